@@ -1,0 +1,1 @@
+"""Implementations of the interfaces that the processor reads from and writes to."""

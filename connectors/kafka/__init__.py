@@ -1,0 +1,1 @@
+"""Apache Kafka: requests, record batches, fetches, transactions, offsets, administration."""

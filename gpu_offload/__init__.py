@@ -1,0 +1,1 @@
+"""Running column stages on a GPU when measurement says that it pays."""

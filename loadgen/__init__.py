@@ -1,0 +1,1 @@
+"""Load generation and judgement, from outside the processor."""

@@ -1,0 +1,1 @@
+"""How events are processed: pipelines, stages, shards, commits, workers and nodes."""

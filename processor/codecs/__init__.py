@@ -1,0 +1,1 @@
+"""Formats of values: bytes to objects or columns, and back."""

@@ -1,0 +1,85 @@
+"""The seams between the parts: what each needs of the next, and nothing about how it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from millstream.processor.columns import OutputRecords, Records, Slices
+
+
+class ValueCodec(Protocol):
+    """How the values of a topic become Python objects and back.
+
+    Both directions work on whole batches, and one bad row never spoils its neighbours: the row's place holds
+    None and `errors` says why.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for messages, such as `json Payment`."""
+
+    def decode(self, values: Slices) -> Decoded:
+        """Objects for all rows. Null rows (tombstones) decode to None without an error."""
+
+    def encode(self, values: Sequence[object]) -> Encoded:
+        """Bytes for all objects. None becomes a null row (a tombstone)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """`values` has one object for each row; `errors` has a `DecodeError` for each row that is not one."""
+
+    values: list[object]
+    errors: Mapping[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """`values` has one row for each object; `errors` has an `EncodeError` for each object that is not one."""
+
+    values: Slices
+    errors: Mapping[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a pipeline did with its records since it started; only ever grows."""
+
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    retries: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add all of `other`."""
+        self.records_in += other.records_in
+        self.records_out += other.records_out
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.dead_letters += other.dead_letters
+        self.skipped += other.skipped
+        self.retries += other.retries
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """All that a batch of input causes: records for output topics (dead letters among them), and its counts."""
+
+    outputs: Sequence[OutputRecords]
+    counts: Counts
+
+
+class Program(Protocol):
+    """A built pipeline, as the runtime sees it: input batches in, effects out. It does no I/O of Kafka's."""
+
+    async def process(self, records: Records, record_bytes_max: Mapping[str, int]) -> Effects:
+        """Run all stages on a batch.
+
+        `record_bytes_max` is the `max.message.bytes` of each output topic; a record that cannot fit is an error
+        of its write stage. Raises StageError where a record fails and the stage's policy is to stop.
+        """
