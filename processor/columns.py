@@ -66,7 +66,7 @@ class Slices:
 
     def to_list(self) -> list[bytes | None]:
         """Every row as bytes or None."""
-        whole = memoryview(self.buffer)
+        whole = self.buffer.data
         return [
             None if size < 0 else bytes(whole[start : start + size])
             for start, size in zip(self.start.tolist(), self.size.tolist(), strict=True)
@@ -115,9 +115,7 @@ class Slices:
         """All rows of all parts, in order. Buffers are copied unless every part shares one."""
         first = parts[0].buffer
         if all(part.buffer is first for part in parts):
-            return Slices(
-                first, np.concatenate([p.start for p in parts]), np.concatenate([p.size for p in parts])
-            )
+            return Slices(first, np.concatenate([p.start for p in parts]), np.concatenate([p.size for p in parts]))
         lengths = [len(part.buffer) for part in parts]
         if sum(lengths) > np.iinfo(np.int32).max:
             raise OverflowError(f"{sum(lengths)} bytes do not fit into one column (2 GiB at most)")
@@ -139,9 +137,7 @@ def _gather_layout(size: Int32s, separator_size: int) -> tuple[Int32s, int]:
 
 
 @kernel
-def _gather(
-    source: Bytes, start: Int32s, size: Int32s, separator: Bytes, target_start: Int32s, target: Bytes
-) -> None:
+def _gather(source: Bytes, start: Int32s, size: Int32s, separator: Bytes, target_start: Int32s, target: Bytes) -> None:
     for row in range(len(start)):
         position = target_start[row]
         for i in range(size[row]):

@@ -35,7 +35,7 @@ class UserError(MillstreamError):
     """Something that the user has to change; nothing was lost."""
 
 
-class _ManyMistakes(UserError):
+class _MistakesError(UserError):
     """Mistakes are collected and reported together, so that a user mends them in one go."""
 
     def __init__(self, subject: str, mistakes: Sequence[str]) -> None:
@@ -45,11 +45,11 @@ class _ManyMistakes(UserError):
         super().__init__(f"{subject}:\n{lines}")
 
 
-class PipelineError(_ManyMistakes):
+class PipelineError(_MistakesError):
     """The pipeline cannot be built or started. `mistakes` lists everything that is wrong."""
 
 
-class SettingsError(_ManyMistakes):
+class SettingsError(_MistakesError):
     """Settings are wrong, unknown or contradictory. `mistakes` lists all of them."""
 
 
