@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.processor.columns import OutputRecords, Records, Slices
+from millstream.processor.counts import Counts as Counts
 
 
 class ValueCodec(Protocol):
@@ -41,29 +42,6 @@ class Encoded:
 
     values: Slices
     errors: Mapping[int, Exception] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a pipeline did with its records since it started; only ever grows."""
-
-    records_in: int = 0
-    records_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
-    retries: int = 0
-
-    def add(self, other: Counts) -> None:
-        """Add all of `other`."""
-        self.records_in += other.records_in
-        self.records_out += other.records_out
-        self.bytes_in += other.bytes_in
-        self.bytes_out += other.bytes_out
-        self.dead_letters += other.dead_letters
-        self.skipped += other.skipped
-        self.retries += other.retries
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""The contract between a worker process and the engine in it.
+
+A worker process brings a channel to its agent, signals and a heartbeat; the host brings shards to life. Neither
+knows how the other does it, so that the agent and its workers are tested without Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from millstream.processor.counts import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is known once the host has met the broker. `shards` is at least 1 and the same in every worker."""
+
+    pipeline: str
+    shards: int
+
+
+class ShardStarted(msgspec.Struct, frozen=True, tag="shard-started"):
+    """The host has begun to run the shard."""
+
+    shard: int
+
+
+class ShardReleased(msgspec.Struct, frozen=True, tag="shard-released"):
+    """The host has committed what it had of the shard, or dropped it, and will not touch it again."""
+
+    shard: int
+
+
+class ShardRestarted(msgspec.Struct, frozen=True, tag="shard-restarted"):
+    """The host still owns the shard and began it again from the fence. `reason` holds no payload of a record."""
+
+    shard: int
+    reason: str
+
+
+HostEvent: TypeAlias = ShardStarted | ShardReleased | ShardRestarted
+
+
+class ShardHost(Protocol):
+    """Runs the shards that it is told to run, in the worker's event loop.
+
+    The calls come in this order: `prepare`, `serve`, and while that runs any number of `assign`, then `stop` at most
+    once. A final error (`UserError`, `RefusedError`) says that a restart cannot help.
+    """
+
+    async def prepare(self) -> Prepared:
+        """Connect, check broker and topics, fix the number of shards.
+
+        Waiting for a broker is bounded inside. Raises UserError or RefusedError, which are final, or
+        UnavailableError. May be cancelled, and leaves nothing behind then.
+        """
+
+    async def serve(self, report: Callable[[HostEvent], None]) -> None:
+        """Run what `assign` names until `stop`, or until the run is complete where one with an end was asked for.
+
+        Raises the first final error, alone or in an exception group. A host that has no shards waits for some; it is
+        not complete.
+        """
+
+    def assign(self, shards: frozenset[int]) -> None:
+        """The shards to own from now on: starts the new ones and releases the others.
+
+        A release lets the commit in flight end, then reports `ShardReleased`. A shard that was released is named
+        again only after that report.
+        """
+
+    async def stop(self, timeout_s: float) -> None:
+        """Commit what is in hand within the bound and release everything; `serve` then returns."""
+
+    def counts(self) -> Counts:
+        """What was done since the host was made."""
