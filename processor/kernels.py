@@ -18,3 +18,13 @@ R = TypeVar("R")
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` with numba on its first call; later processes load it from the cache."""
     return cast("Callable[P, R]", numba.njit(cache=True, nogil=True)(function))
+
+
+def borrowing_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """As `kernel`, for a function that creates and returns no arrays (the compiler refuses one that does).
+
+    Its arrays are borrowed from the caller, whose arguments keep them alive, and no references are counted. It matters
+    where kernels call each other in a loop: numba counts around each call, with two atomic operations for each array,
+    which cost a JSON scanner six times its work.
+    """
+    return cast("Callable[P, R]", numba.njit(cache=True, nogil=True, _nrt=False)(function))
