@@ -1,0 +1,311 @@
+"""The judge's books: what went in, what came out, and what does not agree.
+
+Every event has an id, and the books hold a few bytes for each id: how often it stands in the input, how often in the
+output, and a balance that is zero when what came out says the same (key, sequence number, send time) as what went in.
+Inputs and outputs may be entered in any order and in any batches, so that a judge can watch a running system first
+and read its input later.
+
+What the words mean, for a pipeline that owes `effects_each` outputs for each input:
+
+- *lost*: effects that are owed and were not seen;
+- *doubled*: effects beyond those owed;
+- *unexpected*: outputs that belong to no input, or cannot be read at all;
+- *altered*: the right number of effects, but with another key, sequence number or send time than the input's;
+- *reordered*: an output whose key had already shown a later sequence number;
+- *scattered*: a key that appears in more than one output partition, where nobody could keep its order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.loadgen.workload import UInt64s, scrambled
+from millstream.processor.columns import Bytes, Int32s, Int64s
+from millstream.processor.kernels import kernel
+
+# Ids beyond this are foreign: an honest generator would need months to reach them, and the books grow with the
+# largest id seen.
+EVENT_IDS_MAX = 1_000_000_000
+OFFENDERS_NAMED_MAX = 5
+
+Number = TypeVar("Number", bound=np.integer[Any])
+
+_FIRST_SIZE = 1 << 16
+_NOT_SEEN = -1
+
+
+class Finding(IntEnum):
+    """What the books say about one output when it is entered."""
+
+    FINE = 0
+    DOUBLED = 1
+    REORDERED = 2
+    SCATTERED = 3
+
+
+class Offender(NamedTuple):
+    """One output that broke a rule: which event, and where it stands."""
+
+    event_id: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """n events as they were read, one column each; `key` numbers the Kafka keys.
+
+    `partition` counts over all partitions that are read, `offset` is the place within it. Events of one partition
+    stand in the order in which they were read.
+    """
+
+    event_id: Int64s
+    key: Int64s
+    seq: Int64s
+    sent_us: Int64s
+    partition: Int64s
+    offset: Int64s
+
+    def __len__(self) -> int:
+        return len(self.event_id)
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Observed:
+        """The chosen rows."""
+        columns = (self.event_id, self.key, self.seq, self.sent_us, self.partition, self.offset)
+        return Observed(*(column[rows] for column in columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """What the books add up to."""
+
+    inputs: int
+    inputs_repeated: int
+    inputs_foreign: int
+    outputs: int
+    lost: int
+    doubled: int
+    unexpected: int
+    altered: int
+    reordered: int
+    scattered: int
+    seen: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether each input has exactly its effects, in order; an empty input proves nothing and is not clean."""
+        wrong = self.lost + self.doubled + self.unexpected + self.altered + self.reordered + self.scattered
+        return self.inputs > 0 and not wrong and not self.inputs_repeated and not self.inputs_foreign
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """The first few ids of each kind of offence that only the finished books can tell."""
+
+    lost: list[int]
+    unexpected: list[int]
+    altered: list[int]
+
+
+class Books:
+    """Accounts for any number of events, about seven bytes each."""
+
+    def __init__(self, effects_each: int = 1) -> None:
+        if effects_each < 1:
+            raise ValueError(f"effects_each is {effects_each}; give 1 or more")
+        self._effects_each = effects_each
+        self._in = np.zeros(_FIRST_SIZE, np.uint8)
+        self._out = np.zeros(_FIRST_SIZE, np.uint16)
+        self._difference = np.zeros(_FIRST_SIZE, np.uint32)
+        self._last_seq = np.full(_FIRST_SIZE, _NOT_SEEN, np.int64)
+        self._home = np.full(_FIRST_SIZE, _NOT_SEEN, np.int32)
+        self._inputs = self._inputs_repeated = self._inputs_foreign = 0
+        self._outputs = self._outputs_foreign = self._beyond = 0
+        self._reordered = self._scattered = 0
+        self.offenders: dict[Finding, list[Offender]] = {
+            finding: [] for finding in Finding if finding is not Finding.FINE
+        }
+
+    @property
+    def inputs(self) -> int:
+        """Events entered as input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> int:
+        """Events entered as output, foreign ones included."""
+        return self._outputs
+
+    @property
+    def effects_seen(self) -> int:
+        """Outputs entered so far, without foreign ones and doubles: what may count against `effects_owed`."""
+        return self._outputs - self._outputs_foreign - self._beyond
+
+    @property
+    def effects_owed(self) -> int:
+        """How many outputs the inputs entered so far should have."""
+        return self._inputs * self._effects_each
+
+    def enter_inputs(self, events: Observed, *, foreign: int = 0) -> None:
+        """Enter events of the input; `foreign` counts records that are no events at all."""
+        known = _ours(events)
+        self._inputs_foreign += foreign + len(events) - len(known)
+        self._inputs += len(known)
+        if len(known):
+            self._grow_ids(int(known.event_id.max()))
+            # With an even number of effects each, the outputs cancel each other, and the input must not enter at all.
+            digest = _digest(known) * np.uint32(self._effects_each % 2)
+            self._inputs_repeated += _enter_inputs(known.event_id, digest, self._in, self._difference)
+
+    def enter_outputs(self, events: Observed, *, foreign: int = 0) -> None:
+        """Enter events of the output; `foreign` counts records that are no events at all."""
+        known = _ours(events)
+        self._outputs += len(events) + foreign
+        self._outputs_foreign += foreign + len(events) - len(known)
+        if not len(known):
+            return
+        self._grow_ids(int(known.event_id.max()))
+        self._grow_keys(int(known.key.max()))
+        findings = np.zeros(len(known), np.uint8)
+        _enter_outputs(
+            known.event_id,
+            known.key,
+            known.seq,
+            known.partition,
+            _digest(known),
+            self._effects_each,
+            self._out,
+            self._difference,
+            self._last_seq,
+            self._home,
+            findings,
+        )
+        if findings.any():
+            self._note(known, findings)
+
+    def balance(self) -> Balance:
+        """What the books add up to now."""
+        owed = self._in.astype(np.int64) * self._effects_each
+        surplus = self._out.astype(np.int64) - owed
+        expected = owed > 0
+        return Balance(
+            inputs=self._inputs,
+            inputs_repeated=self._inputs_repeated,
+            inputs_foreign=self._inputs_foreign,
+            outputs=self._outputs,
+            lost=int(-surplus[surplus < 0].sum()),
+            doubled=int(surplus[expected & (surplus > 0)].sum()),
+            unexpected=int(surplus[~expected].sum()) + self._outputs_foreign,
+            altered=int(self._is_altered().sum()),
+            reordered=self._reordered,
+            scattered=self._scattered,
+            seen=int(np.minimum(self._out, owed).sum()),
+        )
+
+    def suspects(self) -> Suspects:
+        """The first few ids of what only the whole books can tell; a second reading can say where they stand."""
+        owed = self._in.astype(np.int64) * self._effects_each
+        return Suspects(
+            lost=_first(self._out < owed),
+            unexpected=_first((owed == 0) & (self._out > 0)),
+            altered=_first(self._is_altered()),
+        )
+
+    def _is_altered(self) -> npt.NDArray[np.bool_]:
+        settled = (self._in > 0) & (self._out == self._in.astype(np.int64) * self._effects_each)
+        altered: npt.NDArray[np.bool_] = settled & (self._difference != 0)
+        return altered
+
+    def _note(self, events: Observed, findings: Bytes) -> None:
+        self._beyond += int((findings == Finding.DOUBLED).sum())
+        self._reordered += int((findings == Finding.REORDERED).sum())
+        self._scattered += int((findings == Finding.SCATTERED).sum())
+        for finding, named in self.offenders.items():
+            for row in np.flatnonzero(findings == finding)[: OFFENDERS_NAMED_MAX - len(named)]:
+                named.append(Offender(int(events.event_id[row]), int(events.partition[row]), int(events.offset[row])))
+
+    def _grow_ids(self, largest: int) -> None:
+        if largest >= len(self._in):
+            size = 1 << (largest + 1).bit_length()
+            self._in = _grown(self._in, size, 0)
+            self._out = _grown(self._out, size, 0)
+            self._difference = _grown(self._difference, size, 0)
+
+    def _grow_keys(self, largest: int) -> None:
+        if largest >= len(self._home):
+            size = 1 << (largest + 1).bit_length()
+            self._last_seq = _grown(self._last_seq, size, _NOT_SEEN)
+            self._home = _grown(self._home, size, _NOT_SEEN)
+
+
+def _ours(events: Observed) -> Observed:
+    ours = (events.event_id >= 0) & (events.event_id < EVENT_IDS_MAX) & (events.seq >= 0)
+    return events if ours.all() else events.take(ours)
+
+
+def _digest(events: Observed) -> npt.NDArray[np.uint32]:
+    mixed: UInt64s = scrambled(events.key, 1) ^ scrambled(events.seq, 2) ^ scrambled(events.sent_us, 3)
+    # Zero would be invisible in the balance.
+    return (mixed >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+
+
+def _first(suspect: npt.NDArray[np.bool_]) -> list[int]:
+    return [int(event_id) for event_id in np.flatnonzero(suspect)[:OFFENDERS_NAMED_MAX]]
+
+
+def _grown(column: npt.NDArray[Number], size: int, fill: int) -> npt.NDArray[Number]:
+    # Zeros come from the operating system page by page when they are touched, so a single large id costs little.
+    grown = np.zeros(size, column.dtype) if not fill else np.full(size, fill, column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+@kernel
+def _enter_inputs(
+    event_id: Int64s, digest: npt.NDArray[np.uint32], inputs: Bytes, difference: npt.NDArray[np.uint32]
+) -> int:
+    repeated = 0
+    for row in range(len(event_id)):
+        event = event_id[row]
+        if inputs[event] > 0:
+            repeated += 1
+        if inputs[event] < 255:
+            inputs[event] += 1
+        difference[event] ^= digest[row]
+    return repeated
+
+
+@kernel
+def _enter_outputs(
+    event_id: Int64s,
+    key: Int64s,
+    seq: Int64s,
+    partition: Int64s,
+    digest: npt.NDArray[np.uint32],
+    effects_each: int,
+    outputs: npt.NDArray[np.uint16],
+    difference: npt.NDArray[np.uint32],
+    last_seq: Int64s,
+    home: Int32s,
+    findings: Bytes,
+) -> None:
+    for row in range(len(event_id)):
+        event, owner = event_id[row], key[row]
+        difference[event] ^= digest[row]
+        if outputs[event] < 65535:
+            outputs[event] += 1
+        if outputs[event] > effects_each:
+            # A double stands behind its successors by nature; that is one offence, not two.
+            findings[row] = 1
+        elif home[owner] >= 0 and home[owner] != partition[row]:
+            findings[row] = 3
+        elif seq[row] < last_seq[owner]:
+            findings[row] = 2
+        else:
+            home[owner] = partition[row]
+            last_seq[owner] = seq[row]

@@ -1,0 +1,68 @@
+"""Topics and offsets as the load generator and the judge need them, through confluent-kafka's admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, IsolationLevel, NewTopic, OffsetSpec
+
+from millstream.processor.columns import TopicPartition
+from millstream.processor.errors import RefusedError, UnavailableError
+
+_ANSWER_S = 20.0
+_REPLICATION_OF_THE_BROKER = -1
+
+
+class TopicAdmin:
+    """A few administrative questions and orders, each bounded to 20 s. Raises UnavailableError or RefusedError."""
+
+    def __init__(self, confluent_arguments: Mapping[str, object]) -> None:
+        self._admin = AdminClient(dict(confluent_arguments))
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Afterwards the topic exists: made with that many partitions, unless it was there before."""
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=_REPLICATION_OF_THE_BROKER)
+        try:
+            self._admin.create_topics([new], request_timeout=_ANSWER_S)[topic].result(_ANSWER_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise _translated(error, f"topic {topic!r} could not be created") from error
+        except TimeoutError as error:
+            raise UnavailableError(f"no answer to the creation of topic {topic!r} for {_ANSWER_S:.0f} s") from error
+
+    def uncommitted_records(self, partitions: Sequence[TopicPartition]) -> int:
+        """Offsets between the last stable offset and the end, over all partitions: an open transaction's."""
+        stable = self._ends(partitions, IsolationLevel.READ_COMMITTED)
+        written = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)
+        return sum(written[where] - stable[where] for where in partitions)
+
+    def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """What the group has committed; 0 for a partition for which it has committed nothing."""
+        wanted = [confluent_kafka.TopicPartition(topic, partition) for topic, partition in partitions]
+        request = confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)
+        try:
+            futures: dict[str, Future[confluent_kafka.ConsumerGroupTopicPartitions]]
+            futures = self._admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_ANSWER_S)
+            answer = futures[group].result(_ANSWER_S)
+        except confluent_kafka.KafkaException as error:
+            raise _translated(error, f"offsets of group {group!r} could not be read") from error
+        return {TopicPartition(p.topic, p.partition): max(0, p.offset) for p in answer.topic_partitions}
+
+    def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        wanted = {confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest() for topic, number in partitions}
+        try:
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
+            return {
+                TopicPartition(where.topic, where.partition): future.result(_ANSWER_S).offset
+                for where, future in futures.items()
+            }
+        except confluent_kafka.KafkaException as error:
+            raise _translated(error, "the ends of topics could not be read") from error
+
+
+def _translated(error: confluent_kafka.KafkaException, what: str) -> UnavailableError | RefusedError:
+    reason = error.args[0]
+    kind = UnavailableError if reason.retriable() else RefusedError
+    return kind(f"{what}: {reason.str()}")
