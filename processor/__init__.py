@@ -1,1 +1,66 @@
-"""How events are processed: pipelines, stages, shards, commits, workers and nodes."""
+"""How events are processed: pipelines, stages, shards, commits, workers and nodes.
+
+What a user needs to write and test a pipeline is named here; everything else is how it works inside.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.processor.codecs.fidelity import Fidelity
+    from millstream.processor.errors import (
+        DecodeError,
+        EncodeError,
+        MillstreamError,
+        PipelineError,
+        RecordTooLargeError,
+        StageError,
+    )
+    from millstream.processor.graph import KEEP
+    from millstream.processor.pipeline import Pipeline, Stream
+    from millstream.processor.policy import OnError
+    from millstream.processor.record import Record
+    from millstream.processor.testing import TestOutput, TestRecord, TestResult
+
+__all__ = [
+    "KEEP",
+    "DecodeError",
+    "EncodeError",
+    "Fidelity",
+    "MillstreamError",
+    "OnError",
+    "Pipeline",
+    "PipelineError",
+    "Record",
+    "RecordTooLargeError",
+    "StageError",
+    "Stream",
+    "TestOutput",
+    "TestRecord",
+    "TestResult",
+]
+
+# Names are looked up when first used: an agent, which runs no pipeline, should start without loading all the codecs.
+_HOMES = {
+    "KEEP": "graph",
+    "Fidelity": "codecs.fidelity",
+    "OnError": "policy",
+    "Pipeline": "pipeline",
+    "Record": "record",
+    "Stream": "pipeline",
+    "TestOutput": "testing",
+    "TestRecord": "testing",
+    "TestResult": "testing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

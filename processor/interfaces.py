@@ -21,6 +21,10 @@ class ValueCodec(Protocol):
     def name(self) -> str:
         """A short name for messages, such as `json Payment`."""
 
+    @property
+    def format(self) -> str:
+        """The format's word, as in `read(format=...)`."""
+
     def decode(self, values: Slices) -> Decoded:
         """Objects for all rows. Null rows (tombstones) decode to None without an error."""
 

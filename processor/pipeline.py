@@ -1,0 +1,450 @@
+"""The pipeline that a user writes: where records come from, what happens to each, and where they go.
+
+    pipeline = Pipeline("fraud")
+
+    (pipeline.read("payments", Payment)
+        .filter(lambda payment: payment.amount > 0)
+        .map(score)
+        .write("scored-payments"))
+
+A `Pipeline` is plain data. Nothing is checked or connected before `build()`, which reports all mistakes at once;
+`test()` runs the same stages without a broker, `run()` with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from millstream.processor.build import DEFAULT_FIDELITY, BuiltPipeline, PipelineSettings, build
+from millstream.processor.codecs.fidelity import Fidelity
+from millstream.processor.graph import (
+    KEEP,
+    UNSET,
+    Draft,
+    EventSpec,
+    Guarantee,
+    HeadersAnswer,
+    Keep,
+    KeyAnswer,
+    MissingTopics,
+    OnOffsetLost,
+    ReadSpec,
+    Spec,
+    Start,
+    Tombstones,
+    WriteSpec,
+)
+from millstream.processor.policy import ErrorPolicy
+from millstream.processor.record import Record
+from millstream.processor.testing import TestInput, TestResult, run_test, run_test_async
+
+if TYPE_CHECKING:
+    from millstream.processor.wiring import RunResult
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+CONCURRENCY = 64
+
+
+class Pipeline:
+    """A named set of streams.
+
+    `name` prefixes everything that the pipeline owns in Kafka: letters, digits, ``.``, ``_`` and ``-``.
+    `shards` bounds how many workers can share the work, and is fixed when the pipeline first starts (default: the
+    runtime's choice). `on_error` is what happens to a record on which a stage fails, unless the stage or its read says
+    otherwise. `dead_letter_topic` is ``<name>.dead-letters`` by default. `missing_topics`: wait for topics that do not
+    exist, create them, or fail. `fidelity` says what may happen to values that a format cannot express.
+    `commit_interval_ms` is the time between commits (default: the runtime's choice).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        shards: int | None = None,
+        guarantee: Guarantee = "exactly-once",
+        on_error: ErrorPolicy = "stop",
+        dead_letter_topic: str | None = None,
+        missing_topics: MissingTopics = "wait",
+        fidelity: Fidelity = DEFAULT_FIDELITY,
+        commit_interval_ms: int | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = PipelineSettings(
+            shards=shards,
+            guarantee=guarantee,
+            on_error=on_error,
+            dead_letter_topic=dead_letter_topic,
+            missing_topics=missing_topics,
+            fidelity=fidelity,
+            commit_interval_ms=commit_interval_ms,
+        )
+        self._draft = Draft()
+
+    @overload
+    def read(
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Start = ...,
+        on_offset_lost: OnOffsetLost = ...,
+        tombstones: Tombstones = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[bytes]: ...
+
+    @overload
+    def read(
+        self,
+        topics: str | Sequence[str],
+        type: type[T],
+        *,
+        format: str | None = ...,
+        start: Start = ...,
+        on_offset_lost: OnOffsetLost = ...,
+        tombstones: Tombstones = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[T]: ...
+
+    @overload
+    def read(
+        self,
+        topics: str | Sequence[str],
+        type: object = ...,
+        *,
+        format: str | None = ...,
+        start: Start = ...,
+        on_offset_lost: OnOffsetLost = ...,
+        tombstones: Tombstones = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[Any]: ...
+
+    def read(
+        self,
+        topics: str | Sequence[str],
+        type: object = UNSET,  # noqa: A002  # the word that users look for
+        *,
+        format: str | None = None,  # noqa: A002
+        start: Start = "earliest",
+        on_offset_lost: OnOffsetLost = "stop",
+        tombstones: Tombstones = "pass",
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[Any]:
+        """Read one or more topics.
+
+        `type` is what values are: ``bytes`` (the default), a `msgspec.Struct`, dataclass or TypedDict (JSON), a NumPy
+        dtype (fixed-width records), ``dict`` or ``Any`` with ``format="json"``; `format` may name ``json``,
+        ``msgpack``, ``raw`` or ``fixed`` where the type leaves a choice.
+        Bytes are decoded when a stage first needs values, and once, however many branches there are; values are shared
+        between branches, so functions should return new values rather than change what they are given.
+
+        `start` is where a partition begins that has no committed offset; `on_offset_lost` is what happens when the
+        committed one is gone from the log. Tombstones (null values): "pass" sends them through every stage untouched,
+        "drop" leaves them out, "deliver" gives them to functions as None.
+        """
+        spec = ReadSpec(
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            type=type,
+            format=format,
+            start=start,
+            on_offset_lost=on_offset_lost,
+            tombstones=tombstones,
+            name=name,
+            on_error=on_error,
+        )
+        return Stream(self._draft, self._draft.add(spec), 0)
+
+    def build(self) -> BuiltPipeline:
+        """The pipeline, ready to run. Raises PipelineError that lists every mistake."""
+        return build(self.name, self.settings, self._draft.graph())
+
+    def test(self, records: Iterable[TestInput], topic: str | None = None) -> TestResult:
+        """Run the stages on these records, without a broker, and answer all that they would have written.
+
+        A record is a value (encoded as the topic's values are), bytes (taken as they are), a `TestRecord` with key,
+        headers and more, or a `Record`. `topic` is where they come from, if the pipeline reads several.
+        Raises PipelineError, StageError as the running pipeline would, and UserError inside of a running event loop.
+        """
+        return run_test(self.build(), records, topic)
+
+    async def test_async(self, records: Iterable[TestInput], topic: str | None = None) -> TestResult:
+        """`test` for async tests and notebooks."""
+        return await run_test_async(self.build(), records, topic)
+
+    async def run(
+        self,
+        *,
+        brokers: Any,
+        until: Literal["stopped", "caught-up"] = "stopped",
+        events: int | None = None,
+        timeout_s: float | None = None,
+        collect: bool = False,
+    ) -> RunResult:
+        """Run the pipeline in this event loop, as one node with one worker.
+
+        `brokers` is "host:port", several of them, or the settings of a secured cluster. It ends when cancelled (all
+        that is committed stays), and before that as soon as all partitions are read to the end they had at the start
+        (`until="caught-up"`), `events` records are processed, or `timeout_s` seconds have passed. With `collect` the
+        result holds what was written, for notebooks and tests; it then grows with every record.
+        """
+        from millstream.processor import wiring  # the runtime brings Kafka's client, which no test or check needs
+
+        return await wiring.run_embedded(
+            self, brokers=brokers, until=until, events=events, timeout_s=timeout_s, collect=collect
+        )
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self._draft)} stages)"
+
+
+class Stream(Generic[T]):
+    """Values on their way between two stages. A stream may be used several times; each use sees every value.
+
+    A function that requires a second argument is given the `Record` that its value came from. It may be sync or async;
+    of an async one at most `concurrency` calls are under way at a time, each for at most `timeout_ms`, and what they
+    answer keeps the order of the input.
+    """
+
+    def __init__(self, draft: Draft, node: int, port: int) -> None:
+        self._draft = draft
+        self._node = node
+        self._port = port
+
+    @overload
+    def filter(
+        self,
+        function: Callable[[T], object],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[T]: ...
+
+    @overload
+    def filter(
+        self,
+        function: Callable[[T, Record], object],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[T]: ...
+
+    def filter(
+        self,
+        function: Callable[..., object],
+        *,
+        concurrency: int = CONCURRENCY,
+        timeout_ms: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[T]:
+        """Only the values for which the function answers something true. Their bytes stay as they are."""
+        return self._stream(self._event("filter", function, concurrency, timeout_ms, name, on_error))
+
+    @overload
+    def split(
+        self,
+        function: Callable[[T], object],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> tuple[Stream[T], Stream[T]]: ...
+
+    @overload
+    def split(
+        self,
+        function: Callable[[T, Record], object],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> tuple[Stream[T], Stream[T]]: ...
+
+    def split(
+        self,
+        function: Callable[..., object],
+        *,
+        concurrency: int = CONCURRENCY,
+        timeout_ms: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> tuple[Stream[T], Stream[T]]:
+        """The values for which the function answers something true, and the others. Tombstones go both ways."""
+        node = self._event("split", function, concurrency, timeout_ms, name, on_error)
+        return self._stream(node), self._stream(node, port=1)
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], Awaitable[U]],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T, Record], Awaitable[U]],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T, Record], U],
+        *,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        *,
+        concurrency: int = CONCURRENCY,
+        timeout_ms: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[Any]:
+        """One new value for each. An answer of None is written as a tombstone; to drop a value, filter it.
+
+        The function's return annotation decides the type that is written; without one the format of the input stays.
+        """
+        return self._stream(self._event("map", function, concurrency, timeout_ms, name, on_error))
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Awaitable[Iterable[U]]],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T, Record], Awaitable[Iterable[U]]],
+        *,
+        concurrency: int = ...,
+        timeout_ms: int | None = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T, Record], Iterable[U]],
+        *,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[U]: ...
+
+    def flat_map(
+        self,
+        function: Callable[..., Any],
+        *,
+        concurrency: int = CONCURRENCY,
+        timeout_ms: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[Any]:
+        """Any number of new values for each, in the order of what the function answers: a list, or a generator."""
+        return self._stream(self._event("flat_map", function, concurrency, timeout_ms, name, on_error))
+
+    def write(
+        self,
+        topic: str | Callable[..., str],
+        *,
+        topics: Sequence[str] = (),
+        key: KeyAnswer | Callable[..., KeyAnswer] | Keep = KEEP,
+        headers: HeadersAnswer | Callable[..., HeadersAnswer] | Keep = KEEP,
+        timestamp: int | Callable[..., int] | Keep = KEEP,
+        type: object = UNSET,  # noqa: A002  # the word that users look for
+        format: str | None = None,  # noqa: A002
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> None:
+        """Write to a topic. Key, headers and timestamp are those of the input record unless given.
+
+        `topic` may be a function; `topics` then lists all that it may answer. Functions are given the value, and its
+        `Record` where they require a second argument. A key is bytes, str (as UTF-8) or None.
+        Values that no stage has changed are written as the bytes that were read. Tombstones keep key, headers and
+        timestamp, and go to all of `topics`.
+        """
+        spec = WriteSpec(
+            topic=topic,
+            topics=tuple(topics) or ((topic,) if isinstance(topic, str) else ()),
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            type=type,
+            format=format,
+            name=name,
+            on_error=on_error,
+        )
+        self._add(spec)
+
+    def _event(
+        self,
+        kind: Literal["filter", "split", "map", "flat_map"],
+        function: Callable[..., Any],
+        concurrency: int,
+        timeout_ms: int | None,
+        name: str | None,
+        on_error: ErrorPolicy | None,
+    ) -> int:
+        spec = EventSpec(
+            kind=kind,
+            function=function,
+            concurrency=concurrency,
+            timeout_ms=timeout_ms,
+            name=name,
+            on_error=on_error,
+        )
+        return self._add(spec)
+
+    def _add(self, spec: Spec) -> int:
+        return self._draft.add(spec, self._node, self._port)
+
+    def _stream(self, node: int, port: int = 0) -> Stream[Any]:
+        return Stream(self._draft, node, port)
