@@ -111,6 +111,11 @@ class DevelopmentBroker:
         return self._pid
 
     @property
+    def is_running(self) -> bool:
+        """False before the start, after the end, and when the process has ended by itself."""
+        return self._supervisor is not None and self._supervisor.poll() is None
+
+    @property
     def data_directory(self) -> Path:
         """Where data, configuration and the log (`kafka.log`) lie."""
         if self._directory is None:
@@ -123,11 +128,9 @@ class DevelopmentBroker:
         Raises `SettingsError` for a port that is taken (naming it) or a missing extra, and `UnavailableError` with
         the end of the broker's log when the broker ends or stays silent. Nothing is left running after an error.
         """
-        if self._supervisor is not None:
-            if self._supervisor.poll() is None:
-                return
-            # It ended by itself since the last start.
-            self._forget()
+        if self.is_running:
+            return
+        self._forget()
         distribution = kafka_distribution()
         deadline = time.monotonic() + timeout_s
         try:
@@ -227,8 +230,7 @@ class DevelopmentBroker:
         """Give an empty data directory its cluster id and its features; a formatted one is left as it is."""
         if (self._log_directory / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties_file)]
+        tool = ["kafka.tools.StorageTool", "format", "-t", _new_cluster_id(), "-c", str(self._properties_file)]
         scram = self._security.scram_arguments() if self._security else []
         result = subprocess.run(
             self._java(distribution, *tool, *scram), capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S
@@ -265,8 +267,11 @@ class DevelopmentBroker:
         return False
 
     def _start_error(self) -> UnavailableError:
-        lines = [line for name in ("kafka.log", "java.out") for line in self._log_tail(name)]
-        return UnavailableError("the development broker did not become ready; its log ends with:\n" + "\n".join(lines))
+        return UnavailableError(f"the development broker did not become ready; its log ends with:\n{self.log_end()}")
+
+    def log_end(self) -> str:
+        """The last errors of the broker's log, or its last lines when there are none."""
+        return "\n".join(line for name in ("kafka.log", "java.out") for line in self._log_tail(name))
 
     def _log_tail(self, name: str) -> list[str]:
         file = self.data_directory / name
@@ -304,6 +309,7 @@ class DevelopmentBroker:
             pass
 
     def _forget(self) -> None:
+        """Let go of a supervisor that has ended, by order or by itself."""
         supervisor = self._supervisor
         if supervisor is not None and supervisor.stdin is not None:
             try:
@@ -312,6 +318,14 @@ class DevelopmentBroker:
                 pass
         self._supervisor = None
         self._pid = None
+
+
+def _new_cluster_id() -> str:
+    """A random id as Kafka writes them, URL-safe base64 of 16 bytes, but never with a "-" in front: that reads as a flag."""
+    random = bytearray(uuid.uuid4().bytes)
+    # The first character shows the upper six bits, and "-" is 62.
+    random[0] &= 0x7F
+    return base64.urlsafe_b64encode(random).decode().rstrip("=")
 
 
 def _check(*, port: int | None, heap_mb: int, security: BrokerSecurity | None) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.connectors.kafka.broker_ports import free_ports
-from millstream.connectors.kafka.development_broker import DevelopmentBroker
+from millstream.connectors.kafka.development_broker import DevelopmentBroker, _new_cluster_id
 from millstream.connectors.kafka.pytest_broker import Broker
 from millstream.processor.errors import SettingsError, UnavailableError
 
@@ -150,3 +150,10 @@ def test_all_mistakes_in_the_settings_are_reported_together() -> None:
 
 def test_free_ports_differ() -> None:
     assert len(set(free_ports(8))) == 8
+
+
+def test_a_cluster_id_never_reads_as_a_flag() -> None:
+    ids = [_new_cluster_id() for _ in range(1_000)]
+    assert len(set(ids)) == len(ids)
+    assert not any(each.startswith("-") for each in ids)
+    assert {len(each) for each in ids} == {22}

@@ -1,0 +1,113 @@
+"""The console command `millstream`: finds the subcommand, imports that one alone, and turns errors into exit codes.
+
+Each subcommand is a module with two functions:
+
+    configure(parser)       adds its arguments
+    execute(arguments)      does the work and returns the exit code
+
+Modules are imported by name when they are chosen, so that `millstream --help` and a short command start quickly, and
+a broken or missing one does not take the others along.
+
+Exit codes: 0 done, 1 an error that millstream names, 2 something for the user to mend (arguments, settings, the
+pipeline), 130 interrupted. An unexpected error is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Protocol, cast
+
+from millstream.processor.errors import MillstreamError, PipelineError, SettingsError
+
+FAILED = 1
+TO_MEND = 2
+INTERRUPTED = 130
+
+
+class CommandModule(Protocol):
+    """What a subcommand's module offers."""
+
+    def configure(self, parser: argparse.ArgumentParser, /) -> None: ...
+
+    def execute(self, arguments: argparse.Namespace, /) -> int: ...
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: the module that holds it, and the line that `--help` shows without importing it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "run": Command("millstream.processor.run_command", "run a pipeline: millstream run app.py --workers 4"),
+    "demo": Command("millstream.loadgen.demo_command", "a broker, a pipeline and a judge, in one minute"),
+    "broker": Command("millstream.connectors.kafka.broker_command", "start a real Apache Kafka for development"),
+    "load": Command("millstream.loadgen.load_command", "send seeded events on an open schedule"),
+    "verify": Command("millstream.loadgen.verify_command", "judge from outside whether each event took effect once"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and answer its exit code. Errors that millstream names end as one message on stderr."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except (SettingsError, PipelineError) as error:
+        return _report(error, TO_MEND)
+    except MillstreamError as error:
+        return _report(error, FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone. What is still buffered has nowhere to go, so Python must
+        # not try to flush it at exit.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - stays open until the process ends
+        return FAILED
+
+
+def _report(error: MillstreamError, code: int) -> int:
+    print(f"millstream: {error}", file=sys.stderr)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    name = argv[0] if argv else ""
+    if name not in COMMANDS:
+        return _without_command(argv)
+    command = COMMANDS[name]
+    module = _load(name, command)
+    parser = argparse.ArgumentParser(prog=f"millstream {name}", description=command.summary)
+    module.configure(parser)
+    return module.execute(parser.parse_args(argv[1:]))
+
+
+def _without_command(argv: list[str]) -> int:
+    """`--help`, `--version`, a misspelt command or none: the cases that need no command's module."""
+    parser = argparse.ArgumentParser(
+        prog="millstream",
+        description="A fault-tolerant streaming event processor for Kafka: exactly once, in columns, at speed.",
+        epilog="millstream COMMAND --help tells more about each command.",
+    )
+    parser.add_argument("--version", action="version", version=f"millstream {version('millstream')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary)
+    parser.parse_args(argv or ["--help"])
+    # Only an option before the command gets here, as in `millstream -- run`.
+    parser.error("the command comes first: millstream COMMAND [options]")
+
+
+def _load(name: str, command: Command) -> CommandModule:
+    try:
+        return cast(CommandModule, importlib.import_module(command.module))
+    except ModuleNotFoundError as error:
+        # A package that the command needs and that is not installed is another matter, and keeps its traceback.
+        if error.name is None or not command.module.startswith(error.name):
+            raise
+        raise MillstreamError(f"the command {name!r} is not part of this installation") from error
