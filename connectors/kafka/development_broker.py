@@ -321,7 +321,7 @@ class DevelopmentBroker:
 
 
 def _new_cluster_id() -> str:
-    """A random id as Kafka writes them, URL-safe base64 of 16 bytes, but never with a "-" in front: that reads as a flag."""
+    """A random id: 16 bytes as URL-safe base64, but never with a "-" in front, which reads as a flag."""
     random = bytearray(uuid.uuid4().bytes)
     # The first character shows the upper six bits, and "-" is 62.
     random[0] &= 0x7F
