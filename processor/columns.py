@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millstream.processor.kernels import kernel
+from millstream.processor.kernels import borrowing_kernel
 
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
@@ -136,13 +136,18 @@ def _gather_layout(size: Int32s, separator_size: int) -> tuple[Int32s, int]:
     return (ends - taken).astype(np.int32), total
 
 
-@kernel
+@borrowing_kernel
 def _gather(source: Bytes, start: Int32s, size: Int32s, separator: Bytes, target_start: Int32s, target: Bytes) -> None:
     for row in range(len(start)):
         position = target_start[row]
-        for i in range(size[row]):
-            target[position + i] = source[start[row] + i]
-        position += max(size[row], 0)
+        first = start[row]
+        count = max(size[row], 0)
+        # Both are true whenever there is something to copy. Said aloud, they spare the compiler the handling of
+        # negative positions for each byte, and let it copy in vectors.
+        if position >= 0 and first >= 0:
+            for i in range(count):
+                target[position + i] = source[first + i]
+        position += count
         for i in range(len(separator)):
             target[position + i] = separator[i]
 
