@@ -1,0 +1,164 @@
+"""The node's agent: starts worker processes, shares the shards among them, and answers the world's questions.
+
+It decides nothing itself: what happens goes to the `Supervisor`, and what that answers is carried out. It runs no
+user code and loads none of the heavy libraries, so that nothing can delay it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
+from millstream.processor.child import Child, Exit
+from millstream.processor.control import Progress, Start, ToAgent
+from millstream.processor.event_log import EventLog
+from millstream.processor.http import HttpServer, Page
+from millstream.processor.supervision import NodeSettings, Supervisor
+from millstream.processor.telemetry import METRICS_CONTENT_TYPE, Telemetry, Totals
+
+_log: Final = EventLog(logging.getLogger("millstream.node"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostFactory:
+    """How each worker makes its host: `reference` (`module:function`) called with `arguments` by keyword.
+
+    The arguments must survive JSON. They may hold secrets: they go through the control channel, and `repr` hides them.
+    """
+
+    reference: str
+    arguments: dict[str, Any] = field(repr=False)
+
+
+class Agent:
+    """Runs a node. `listener`, where given, gets the HTTP pages; `log_level` is the workers'."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        factory: HostFactory,
+        *,
+        listener: socket.socket | None = None,
+        log_level: str = "info",
+    ) -> None:
+        self._settings = settings
+        self._factory = factory
+        self._listener = listener
+        self._log_level = log_level
+        self._supervisor = Supervisor(settings)
+        self._totals = Totals()
+        self._telemetry = Telemetry(self._supervisor, self._totals)
+        self._children: dict[int, Child] = {}
+        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._stops: deque[int | None] = deque()
+        self._wake = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self) -> Outcome:
+        """Run until the work is complete, somebody asks for a stop, or nothing more can be done.
+
+        No worker process is left when this returns or raises, save one that the kernel cannot end.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if self._listener is not None:
+                await stack.enter_async_context(self._pages(self._listener))
+            await stack.enter_async_context(self._tasks)
+            self._perform(self._supervisor.start(self._now()))
+            outcome = await self._watch_clock()
+            for watch in self._watches.values():
+                watch.cancel()
+        return outcome
+
+    def request_stop(self, signal_number: int | None = None) -> None:
+        """Drain and end; asking again with a signal cuts that short. The loop's signal handlers may call this."""
+        self._stops.append(signal_number)
+        self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """What `/status` answers."""
+        status = self._telemetry.status()
+        for worker in status["workers"]:
+            child = self._children.get(worker["worker"])
+            worker["pid"] = child.pid if child else None
+        return status
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    async def _watch_clock(self) -> Outcome:
+        while (outcome := self._supervisor.outcome) is None:
+            self._wake.clear()
+            while self._stops:
+                self._perform(self._supervisor.stop(self._now(), self._stops.popleft()))
+            self._perform(self._supervisor.tick(self._now()))
+            if self._supervisor.outcome is None:
+                await self._sleep_until(self._supervisor.next_deadline())
+        return outcome
+
+    async def _sleep_until(self, deadline: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._wake.wait()
+
+    def _heard(self, child: Child, message: ToAgent) -> None:
+        if isinstance(message, Progress):
+            self._totals.progress(child.start.worker, message)
+        self._perform(self._supervisor.received(child.start.worker, message, self._now()))
+        self._wake.set()
+
+    def _gone(self, child: Child, exit_: Exit) -> None:
+        worker = child.start.worker
+        del self._children[worker], self._watches[worker]
+        self._totals.gone(worker)
+        self._perform(self._supervisor.exited(worker, exit_.text, is_clean=exit_.is_clean, now=self._now()))
+        self._wake.set()
+
+    # -- what is done -------------------------------------------------------------------------------------------
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Spawn(worker, incarnation):
+                    self._spawn(worker, incarnation)
+                case Send(worker, message):
+                    self._children[worker].send_nowait(message)
+                case Kill(worker):
+                    self._children[worker].kill()
+
+    def _spawn(self, worker: int, incarnation: int) -> None:
+        start = Start(
+            worker=worker,
+            incarnation=incarnation,
+            factory=self._factory.reference,
+            arguments=self._factory.arguments,
+            drain_timeout_s=self._settings.drain_timeout_s,
+            log_level=self._log_level,
+        )
+        child = Child(start, self._heard, self._gone)
+        self._children[worker] = child
+        self._watches[worker] = self._tasks.create_task(child.run())
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- what is answered ---------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _pages(self, listener: socket.socket) -> AsyncIterator[None]:
+        pages = {
+            "/healthz": lambda: Page(b"ok\n"),
+            "/metrics": lambda: Page(self._telemetry.metrics(), METRICS_CONTENT_TYPE),
+            "/status": lambda: Page(msgspec.json.encode(self.status()), "application/json"),
+        }
+        async with HttpServer(listener, pages):
+            host, port = listener.getsockname()[:2]
+            _log.info("http.listening", address=f"{host}:{port}", pages=" ".join(pages))
+            yield

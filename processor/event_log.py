@@ -1,0 +1,75 @@
+"""Log lines that people and machines can read: one line an event, `key=value` fields, on stderr.
+
+Payloads of records have no place here; fields are names, numbers and messages of errors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from typing import Final
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_PLAIN: Final = re.compile(r"[\w.,:/+@\[\]<>-]+", re.ASCII)
+_FIELDS: Final = "millstream_fields"
+
+
+class EventLog:
+    """Logs named events with fields; `bind` gives one that adds fields to each."""
+
+    def __init__(self, logger: logging.Logger, **fields: object) -> None:
+        self._logger = logger
+        self._fields = fields
+
+    def bind(self, **fields: object) -> EventLog:
+        """A log that adds these fields to all of this one's."""
+        return EventLog(self._logger, **{**self._fields, **fields})
+
+    def debug(self, event: str, **fields: object) -> None:
+        """What helps to follow the program step by step."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """What an operator wants to have seen happen."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """What should not happen and was dealt with."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """What stops something."""
+        self._log(logging.ERROR, event, fields)
+
+    def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", event, extra={_FIELDS: {**self._fields, **fields}})
+
+
+class KeyValueFormatter(logging.Formatter):
+    """Time in UTC, level, then `event=...` and the fields in the order in which they were given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever the fields hold; a traceback follows on lines of its own."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields = {"event": record.getMessage(), **getattr(record, _FIELDS, {})}
+        pairs = " ".join(f"{key}={_written(value)}" for key, value in fields.items())
+        line = f"{seconds}.{int(record.msecs):03d}Z {record.levelname} {record.name} {pairs}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _written(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    # Quoting as JSON does keeps a line break in an error's message from starting a line of its own.
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def configure_logging(level: str) -> None:
+    """All of this process's logs go to stderr in our format, from `level` (one of LEVELS) up."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(KeyValueFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
