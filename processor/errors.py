@@ -11,6 +11,8 @@
     │   ├── EncodeError            its value cannot be written without a change of meaning
     │   └── RecordTooLargeError    it does not fit into its output topic
     ├── CorruptBatchError          a stored batch that is damaged or hostile
+    ├── PositionLostError          the log does not hold a position that it should
+    ├── InvariantError             a bug in millstream: stop before harm is done
     └── WorldError                 Kafka, the network or another owner
         ├── UnavailableError       it may work in a moment: retry within a bound
         ├── RefusedError           retrying cannot help: credentials, authorization, a broker that lacks a feature
@@ -109,3 +111,11 @@ class FencedError(WorldError):
 
 class OutcomeUnknownError(WorldError):
     """Nobody can say whether a transaction was committed; only a new fence settles it."""
+
+
+class PositionLostError(MillstreamError):
+    """The log does not hold a position that it should: retention passed it, or the topic was made anew."""
+
+
+class InvariantError(MillstreamError):
+    """A promise that only a bug in millstream can break; nothing was committed after it was seen."""

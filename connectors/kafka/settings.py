@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +111,35 @@ class KafkaSettings:
         if self.uses_sasl and self.sasl_token_provider is not None:
             arguments["oauth_cb"] = _token_callback(self.sasl_token_provider)
         return arguments
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings, secrets included, as JSON can carry them to a process that `from_json` makes them in.
+
+        Raises `SettingsError` for a token provider other than a file: code does not travel.
+        """
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sasl_token_provider"}
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+        if self.sasl_token_provider is not None:
+            file = getattr(self.sasl_token_provider, "file", None)
+            if file is None:
+                raise SettingsError("the Kafka settings", ["worker processes need a token file, not a token provider"])
+            values["sasl_token_file"] = str(file)
+        return values
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> KafkaSettings:
+        """The settings that `to_json` was called on."""
+        arguments = dict(values)
+        arguments["brokers"] = tuple(arguments["brokers"])
+        for name in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
+            if arguments.get(name) is not None:
+                arguments[name] = Path(arguments[name])
+        token_file = arguments.pop("sasl_token_file", None)
+        if token_file is not None:
+            from millstream.connectors.kafka.token_file import TokenFile
+
+            arguments["sasl_token_provider"] = TokenFile(Path(token_file))
+        return KafkaSettings(**arguments)
 
     def _ssl_context(self) -> ssl.SSLContext:
         files = (self.ssl_ca_file, self.ssl_certificate_file, self.ssl_key_file)

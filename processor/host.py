@@ -1,0 +1,187 @@
+"""The engine in a worker: brings shards to life on a log, and lets go of them in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.processor.build import BuiltPipeline
+from millstream.processor.columns import OutputRecords
+from millstream.processor.counts import Counts
+from millstream.processor.errors import MillstreamError
+from millstream.processor.intake import InputPolicy, of_shard
+from millstream.processor.keeper import KeeperSettings, ShardKeeper
+from millstream.processor.log import Log
+from millstream.processor.pacing import Pacing
+from millstream.processor.preparation import Preparation, prepare
+from millstream.processor.shard import ShardSettings, first_error
+from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
+
+_WATCH_S = 1.0
+_BACKLOG_INTERVAL_S = 0.1
+_PAUSE_AFTER_COMMIT_S = 0.004
+_GATHERED_BYTES_MAX = 16 * 1024 * 1024
+COMMIT_INTERVAL_MS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How long a run goes on, and what it keeps.
+
+    `until_caught_up`: each shard ends at the end of its partitions as it was when the shard began.
+    `on_outputs` is given what was committed; the outputs are then kept in memory until their commit.
+    """
+
+    until_caught_up: bool = False
+    on_outputs: Callable[[Sequence[OutputRecords]], None] | None = None
+
+
+class Host:
+    """Implements `shard_host.ShardHost` for a pipeline on a log."""
+
+    def __init__(self, pipeline: BuiltPipeline, log: Log, options: RunOptions) -> None:
+        self._pipeline = pipeline
+        self._log = log
+        self._options = options
+        self._counts = Counts()
+        self._prepared: Preparation | None = None
+        self._wanted: frozenset[int] = frozenset()
+        self._keepers: dict[int, ShardKeeper] = {}
+        self._finished: set[int] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._report: Callable[[HostEvent], None] = lambda _: None
+        self._changed = asyncio.Event()
+        self._stopping = False
+
+    async def prepare(self) -> Prepared:
+        """Connect, make sure of topics and ledger, fix the number of shards."""
+        try:
+            await self._log.connect()
+            self._prepared = await prepare(self._log, self._pipeline)
+        except BaseException:
+            self._log.close()
+            raise
+        return Prepared(self._pipeline.name, self._prepared.shards)
+
+    async def serve(self, report: Callable[[HostEvent], None]) -> None:
+        """Run what is assigned until `stop`, or until all of it is caught up where that was asked for."""
+        self._report = report
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                company = [tasks.create_task(self._log.run()), tasks.create_task(self._watch_partitions())]
+                self._start_wanted()
+                while not self._is_done():
+                    self._changed.clear()
+                    await self._changed.wait()
+                for task in company:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
+        finally:
+            self._tasks = None
+            self._log.close()
+
+    def _is_done(self) -> bool:
+        if self._keepers:
+            return False
+        return self._stopping or bool(self._wanted and self._wanted <= self._finished)
+
+    def assign(self, shards: frozenset[int]) -> None:
+        """The shards to own from now on."""
+        self._wanted = shards
+        for shard, keeper in self._keepers.items():
+            if shard not in shards:
+                keeper.release()
+        self._start_wanted()
+
+    def _start_wanted(self) -> None:
+        if self._tasks is None or self._stopping:
+            return
+        for shard in sorted(self._wanted - self._keepers.keys() - self._finished):
+            self._keepers[shard] = self._keeper(shard)
+            self._tasks.create_task(self._keep(self._keepers[shard]))
+        self._changed.set()
+
+    def _keeper(self, shard: int) -> ShardKeeper:
+        return ShardKeeper(
+            shard,
+            self._log,
+            self._keeper_settings(),
+            self._on_commit,
+            lambda reason: self._report(ShardRestarted(shard, reason)),
+        )
+
+    def _keeper_settings(self) -> KeeperSettings:
+        assert self._prepared is not None
+        interval_ms = self._pipeline.settings.commit_interval_ms or COMMIT_INTERVAL_MS
+        pacing = Pacing(
+            interval_s=interval_ms / 1000,
+            backlog_interval_s=max(_BACKLOG_INTERVAL_S, interval_ms / 1000),
+            pause_s=_PAUSE_AFTER_COMMIT_S,
+            gathered_bytes_max=_GATHERED_BYTES_MAX,
+        )
+        return KeeperSettings(
+            pipeline=self._pipeline,
+            policies={
+                topic.topic: InputPolicy(topic.start, topic.on_offset_lost, topic.on_corrupt)
+                for topic in self._pipeline.inputs
+            },
+            shards=self._prepared.shards,
+            shard=ShardSettings(pacing),
+            until_caught_up=self._options.until_caught_up,
+            keep_outputs=self._options.on_outputs is not None,
+        )
+
+    async def _keep(self, keeper: ShardKeeper) -> None:
+        self._report(ShardStarted(keeper.shard))
+        await keeper.run()
+        del self._keepers[keeper.shard]
+        if keeper.shard in self._wanted and not self._stopping:
+            self._finished.add(keeper.shard)
+        self._report(ShardReleased(keeper.shard))
+        self._start_wanted()
+        self._changed.set()
+
+    def _on_commit(self, counts: Counts, outputs: Sequence[OutputRecords]) -> None:
+        self._counts.add(counts)
+        if self._options.on_outputs is not None:
+            self._options.on_outputs(outputs)
+
+    async def _watch_partitions(self) -> None:
+        """Begin a shard's run anew when partitions were added to its topics."""
+        assert self._prepared is not None
+        topics = [topic.topic for topic in self._pipeline.inputs]
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            counts = await self._log.partition_counts(topics)
+            for shard, keeper in self._keepers.items():
+                if not keeper.partitions.issuperset(of_shard(counts, shard, self._prepared.shards)):
+                    keeper.rerun()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Commit what is in hand within the bound, and let go of everything.
+
+        What is not committed by then is dropped, and will be done again by whoever owns the shard next.
+        """
+        self._stopping = True
+        for keeper in self._keepers.values():
+            keeper.release()
+        self._changed.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._keepers:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise MillstreamError(f"shards {sorted(self._keepers)} did not drain within {timeout_s:g} s") from error
+
+    def counts(self) -> Counts:
+        """What was committed since the host was made."""
+        return self._counts
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what was taken and the ends as last seen, over all shards."""
+        return sum(keeper.lag for keeper in self._keepers.values())

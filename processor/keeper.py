@@ -1,0 +1,167 @@
+"""Keeps one shard running: run after run, each from the fence, until the shard is released."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.processor.build import BuiltPipeline
+from millstream.processor.columns import OutputRecords, TopicPartition
+from millstream.processor.errors import FencedError, OutcomeUnknownError, RefusedError, UnavailableError
+from millstream.processor.intake import InputPolicy, of_shard
+from millstream.processor.interfaces import Counts
+from millstream.processor.log import Log, ShardLog
+from millstream.processor.positions import begin
+from millstream.processor.preparation import Names, read_state
+from millstream.processor.shard import ShardRun, ShardSettings
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S_MIN = 0.02
+_PAUSE_S_MAX = 2.0
+# Two owners that fence each other in turn would go on for ever; so many times in a row is no takeover.
+_FENCED_IN_ROW_MAX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperSettings:
+    """What all keepers of a host have in common."""
+
+    pipeline: BuiltPipeline
+    policies: Mapping[str, InputPolicy]
+    shards: int
+    shard: ShardSettings
+    until_caught_up: bool
+    keep_outputs: bool
+
+
+class ShardKeeper:
+    """Runs one shard until `release`, or to its end where the run has one."""
+
+    def __init__(
+        self,
+        shard: int,
+        log_: Log,
+        settings: KeeperSettings,
+        on_commit: Callable[[Counts, Sequence[OutputRecords]], None],
+        on_restart: Callable[[str], None],
+    ) -> None:
+        self.shard = shard
+        self._log = log_
+        self._settings = settings
+        self._on_commit = on_commit
+        self._on_restart = on_restart
+        self._released = False
+        self._again = False
+        self._wake = asyncio.Event()
+        self._run: ShardRun | None = None
+        self._until: Mapping[TopicPartition, int] | None = None
+        self._has_committed = False
+        self.partitions: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what was taken and the ends as last seen."""
+        return 0 if self._run is None else self._run.lag
+
+    def release(self) -> None:
+        """Commit what is taken, then let go; `run` returns."""
+        self._released = True
+        self._end_run()
+
+    def rerun(self) -> None:
+        """End the run in order and begin another: the shard's partitions have changed."""
+        self._again = True
+        self._end_run()
+
+    def _end_run(self) -> None:
+        self._wake.set()
+        if self._run is not None:
+            self._run.stop()
+
+    async def run(self) -> None:
+        """Run until released, or caught up. Raises UserError and RefusedError, which no new run can mend."""
+        failures = fenced = 0
+        while not self._released:
+            self._has_committed = False
+            try:
+                await self._run_once()
+            except (FencedError, OutcomeUnknownError, UnavailableError) as error:
+                failures = 1 if self._has_committed else failures + 1
+                fenced = _count_fences(fenced, error, has_committed=self._has_committed)
+                if fenced > _FENCED_IN_ROW_MAX:
+                    raise RefusedError(
+                        f"shard {self.shard} was fenced {fenced} times in a row: another process runs a pipeline named "
+                        f"{self._settings.pipeline.name!r}. Stop one of the two, or give it another name"
+                    ) from error
+                self._on_restart(f"{type(error).__name__}: {error}")
+                await self._pause(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
+            else:
+                if not self._again:
+                    return
+                self._again = False
+
+    async def _run_once(self) -> None:
+        shard_log = self._log.shard(self.shard)
+        try:
+            await self._fence_and_run(shard_log)
+        finally:
+            self._run = None
+            shard_log.close()
+
+    async def _fence_and_run(self, shard_log: ShardLog) -> None:
+        pipeline = self._settings.pipeline
+        permit = await shard_log.fence()
+        topics = [topic.topic for topic in pipeline.inputs]
+        counts = await self._log.partition_counts(topics)
+        self.partitions = frozenset(of_shard(counts, self.shard, self._settings.shards))
+        if not self.partitions:
+            await self._pause(None)
+            return
+        partitions = sorted(self.partitions)
+        ledger_topic = Names.of(pipeline.name).ledger
+        known = await read_state(self._log, ledger_topic)
+        begun = await begin(self._log, shard_log, permit, partitions, self._settings.policies, ledger_topic, known)
+        if self._settings.until_caught_up and self._until is None:
+            bounds = await shard_log.bounds(partitions)
+            self._until = {partition: bound.end for partition, bound in bounds.items()}
+        outputs = [*pipeline.output_topics, *([pipeline.dead_letter_topic] if pipeline.dead_letter_topic else [])]
+        self._run = ShardRun(
+            shard_log,
+            pipeline.program,
+            self._settings.policies,
+            await self._log.record_bytes_max(outputs),
+            self._settings.shard,
+            self._committed,
+            keep_outputs=self._settings.keep_outputs,
+        )
+        if self._released or self._again:
+            return
+        await self._run.run(begun.permit, begun.positions, self._until)
+
+    def _committed(
+        self, counts: Counts, positions: Mapping[TopicPartition, int], outputs: Sequence[OutputRecords]
+    ) -> None:
+        del positions
+        self._has_committed = True
+        self._on_commit(counts, outputs)
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait for so long (None: without end), or until released or to be run again."""
+        self._wake.clear()
+        if self._released or self._again:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _count_fences(before: int, error: Exception, *, has_committed: bool) -> int:
+    if not isinstance(error, FencedError):
+        return 0
+    # An owner that commits between two fences makes progress, and so does the other: still two owners.
+    return before + 1 if not has_committed or before else 1

@@ -1,0 +1,133 @@
+"""What must be true before the first shard runs: topics exist, and the ledger has fixed the number of shards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.processor import ledger
+from millstream.processor.build import BuiltPipeline
+from millstream.processor.errors import PipelineError
+from millstream.processor.ledger import CreatedRecord, LedgerRecord, LedgerState, ReadingRecord
+from millstream.processor.log import Log, TopicPlan
+
+log = logging.getLogger(__name__)
+
+_WAIT_FOR_TOPICS_S = 1.0
+_SHARDS_DEFAULT_MAX = 4
+# A dead letter carries its record and what is known of the error; this is room for the latter.
+_DEAD_LETTER_HEADROOM_BYTES = 64 * 1024
+_LEDGER_SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The topics that belong to a pipeline."""
+
+    ledger: str
+
+    @staticmethod
+    def of(pipeline: str) -> Names:
+        """By the pipeline's name."""
+        return Names(ledger=f"{pipeline}.ledger")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What preparation found."""
+
+    shards: int
+    ledger: LedgerState
+
+
+def default_shards(partitions: int) -> int:
+    """As many as the widest input topic has partitions, and no more than 4.
+
+    Every shard commits transactions of its own, and each costs the broker 1 to 3 ms of CPU; more shards buy a finer
+    takeover. Whoever has many nodes says `shards=`.
+    """
+    return max(1, min(partitions, _SHARDS_DEFAULT_MAX))
+
+
+async def prepare(log_: Log, pipeline: BuiltPipeline) -> Preparation:
+    """Make sure of topics and ledger. Waits for missing topics where the pipeline says so.
+
+    Raises PipelineError when topics are missing and the pipeline says to fail, or when `shards` differs from what the
+    ledger fixed.
+    """
+    await _ensure_topics(log_, pipeline)
+    partitions = await _widest_input(log_, pipeline)
+    state = await _ensure_ledger(log_, pipeline, partitions)
+    assert state.shards is not None
+    if pipeline.shards is not None and pipeline.shards != state.shards:
+        raise PipelineError(
+            f"pipeline {pipeline.name!r} cannot be started",
+            [
+                f"shards={pipeline.shards}, but its first start fixed {state.shards}: say shards={state.shards}, or "
+                "give the pipeline another name"
+            ],
+        )
+    return Preparation(state.shards, state)
+
+
+async def _ensure_topics(log_: Log, pipeline: BuiltPipeline) -> None:
+    inputs = [topic.topic for topic in pipeline.inputs]
+    await _ensure(log_, pipeline, inputs, "input")
+    await _ensure(log_, pipeline, list(pipeline.output_topics), "output")
+    if pipeline.dead_letter_topic is not None and await log_.missing_topics([pipeline.dead_letter_topic]):
+        largest = max((await log_.record_bytes_max(inputs)).values())
+        settings = {"max.message.bytes": str(largest + _DEAD_LETTER_HEADROOM_BYTES)}
+        partitions = await _widest_input(log_, pipeline)
+        await log_.create_topics([TopicPlan(pipeline.dead_letter_topic, partitions, settings)])
+        log.info("topic created topic=%s for=dead-letters", pipeline.dead_letter_topic)
+
+
+async def _ensure(log_: Log, pipeline: BuiltPipeline, topics: Sequence[str], role: str) -> None:
+    told = False
+    while missing := await log_.missing_topics(topics):
+        if pipeline.missing_topics == "fail":
+            raise PipelineError(
+                f"pipeline {pipeline.name!r} cannot be started",
+                [
+                    f"{role} topic {topic!r} does not exist; create it, or say missing_topics='create' or 'wait'"
+                    for topic in missing
+                ],
+            )
+        if pipeline.missing_topics == "create":
+            partitions = await _widest_input(log_, pipeline)
+            await log_.create_topics([TopicPlan(topic, partitions, {}) for topic in missing])
+            log.info("topics created topics=%s for=%s partitions=%d", ",".join(missing), role, partitions)
+            continue
+        if not told:
+            log.warning("waiting for %s topics to be created topics=%s", role, ",".join(missing))
+            told = True
+        await asyncio.sleep(_WAIT_FOR_TOPICS_S)
+
+
+async def _widest_input(log_: Log, pipeline: BuiltPipeline) -> int:
+    counts = await log_.partition_counts([topic.topic for topic in pipeline.inputs])
+    return max(counts.values(), default=1)
+
+
+async def _ensure_ledger(log_: Log, pipeline: BuiltPipeline, partitions: int) -> LedgerState:
+    """Read the ledger; where it is empty, propose a number of shards. The first proposal in the log's order counts."""
+    topic = Names.of(pipeline.name).ledger
+    if await log_.missing_topics([topic]):
+        await log_.create_topics([TopicPlan(topic, 1, _LEDGER_SETTINGS)])
+    state = await read_state(log_, topic)
+    proposals: list[LedgerRecord] = []
+    if state.shards is None:
+        proposals.append(CreatedRecord(pipeline.shards or default_shards(partitions)))
+    counts = await log_.partition_counts([topic.topic for topic in pipeline.inputs])
+    proposals += [ReadingRecord(name, count) for name, count in counts.items() if name not in state.widths]
+    if proposals:
+        await log_.append_to_ledger(topic, [ledger.encode(record) for record in proposals])
+        state = await read_state(log_, topic)
+    return state
+
+
+async def read_state(log_: Log, topic: str) -> LedgerState:
+    """What the ledger says now."""
+    return ledger.fold([ledger.decode(record) for record in await log_.read_ledger(topic)])

@@ -1,0 +1,223 @@
+"""One run of a shard: fence, read the committed positions, then read, compute and commit until told to stop.
+
+Two loops work side by side: one computes the next batch while the other commits the last. A run has no repair: whatever
+leaves an outcome open ends it, and with it every buffer and everything that was read ahead; the next run begins
+with the fence again (design, invariants I2 and I4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millstream.processor.columns import OutputRecords, Records, TopicPartition
+from millstream.processor.errors import InvariantError, UserError
+from millstream.processor.intake import InputPolicy, Intake
+from millstream.processor.interfaces import Counts, Program
+from millstream.processor.log import Outbox, Permit, ShardLog
+from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """How a shard works: pacing, how much it computes at a time, and how often an idle one commits again.
+
+    Committed offsets expire a week after their last commit; `recommit_s` keeps those of quiet partitions alive.
+    """
+
+    pacing: Pacing
+    chunk_bytes: int = 512 * 1024
+    recommit_s: float = 6 * 3600.0
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What was gathered since the last commit."""
+
+    outbox: Outbox
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    outputs: list[OutputRecords] = field(default_factory=list)
+    input_bytes: int = 0
+
+    @property
+    def byte_count(self) -> int:
+        """The larger of what came in and what goes out, so that neither is unbounded."""
+        return max(self.input_bytes, self.outbox.byte_count)
+
+
+CommitListener = Callable[[Counts, Mapping[TopicPartition, int], Sequence[OutputRecords]], None]
+
+
+class ShardRun:
+    """One run. `stop` ends it in order; cancelling `run` ends it at once."""
+
+    def __init__(
+        self,
+        shard_log: ShardLog,
+        program: Program,
+        policies: Mapping[str, InputPolicy],
+        record_bytes_max: Mapping[str, int],
+        settings: ShardSettings,
+        on_commit: CommitListener,
+        *,
+        keep_outputs: bool = False,
+    ) -> None:
+        self._log = shard_log
+        self._program = program
+        self._policies = policies
+        self._record_bytes_max = record_bytes_max
+        self._settings = settings
+        self._on_commit = on_commit
+        self._keep_outputs = keep_outputs
+        self._stopping = False
+        self._computed_all = False
+        self._failure: UserError | None = None
+        self._work = asyncio.Event()
+        self._nudge = asyncio.Event()
+        self._room = asyncio.Event()
+        self._gathering = Transaction(shard_log.outbox())
+        self._committed: dict[TopicPartition, int] = {}
+        self._intake: Intake | None = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what was taken and the ends as last seen."""
+        return 0 if self._intake is None else self._intake.lag()
+
+    def stop(self) -> None:
+        """Take nothing more; `run` returns when everything taken is committed."""
+        self._stopping = True
+        self._room.set()
+        self._nudge.set()
+        if self._intake is not None:
+            self._intake.interrupt()
+
+    async def run(
+        self,
+        permit: Permit,
+        positions: Mapping[TopicPartition, int],
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read from `positions`, which are committed, until `stop` or until the positions `until` are reached.
+
+        Raises FencedError, OutcomeUnknownError and UnavailableError, which end this run; StageError and OffsetLostError,
+        which end the pipeline, after everything before the offending batch is committed.
+        """
+        self._committed = dict(positions)
+        self._intake = Intake(self._log, permit, self._policies)
+        try:
+            self._intake.open(positions)
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._compute_loop(self._intake, until))
+                loops.create_task(self._commit_loop(permit, self._intake))
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
+        finally:
+            self._intake.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _compute_loop(self, intake: Intake, until: Mapping[TopicPartition, int] | None) -> None:
+        try:
+            while not self._stopping and not _reached(intake, until):
+                await self._compute_next(intake)
+        except UserError as error:
+            # What was gathered before is whole and good: it is committed before the error is raised.
+            self._failure = error
+        self._computed_all = True
+        self._work.set()
+        self._nudge.set()
+
+    async def _compute_next(self, intake: Intake) -> None:
+        if self._gathering.byte_count >= self._settings.pacing.gathered_bytes_max:
+            self._room.clear()
+            self._nudge.set()
+            await self._room.wait()
+            return
+        taken = await intake.take(self._settings.chunk_bytes)
+        if not taken.positions:
+            await intake.wait()
+            return
+        if taken.records is not None:
+            await self._compute(taken.records)
+        # No suspension between the effects of a batch and its positions: whatever is sealed has both (I1).
+        self._gathering.positions.update(taken.positions)
+        self._gathering.input_bytes += taken.byte_count
+        self._work.set()
+        # Without this a backlog would keep the event loop from ever serving its sockets.
+        await asyncio.sleep(0)
+
+    async def _compute(self, records: Records) -> None:
+        effects = await self._program.process(records, self._record_bytes_max)
+        for outputs in effects.outputs:
+            self._gathering.outbox.add(outputs)
+        self._gathering.counts.add(effects.counts)
+        if self._keep_outputs:
+            self._gathering.outputs.extend(effects.outputs)
+
+    async def _commit_loop(self, permit: Permit, intake: Intake) -> None:
+        loop = asyncio.get_running_loop()
+        last_start = last_end = 0.0
+        while True:
+            await self._wait_for_work(intake)
+            if not self._gathering.positions:
+                if self._computed_all:
+                    return
+                continue
+            await self._pace(intake, last_start, last_end)
+            last_start = loop.time()
+            permit = await self._commit(permit)
+            last_end = loop.time()
+
+    async def _wait_for_work(self, intake: Intake) -> None:
+        if self._gathering.positions or self._computed_all:
+            return
+        self._work.clear()
+        try:
+            async with asyncio.timeout(self._settings.recommit_s):
+                await self._work.wait()
+        except TimeoutError:
+            self._gathering.positions.update(intake.positions)
+
+    async def _pace(self, intake: Intake, last_start: float, last_end: float) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._computed_all:
+            gathered = Gathered(self._gathering.byte_count, intake.has_something)
+            wait_s = commit_wait_s(
+                self._settings.pacing, gathered, now=loop.time(), last_start=last_start, last_end=last_end
+            )
+            if wait_s == 0:
+                return
+            self._nudge.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._nudge.wait()
+            except TimeoutError:
+                pass
+
+    async def _commit(self, permit: Permit) -> Permit:
+        transaction, self._gathering = self._gathering, Transaction(self._log.outbox())
+        self._room.set()
+        for partition, position in transaction.positions.items():
+            if position < self._committed.get(partition, 0):
+                raise InvariantError(
+                    f"the offset of {partition} would go back from {self._committed[partition]} to {position} (I3)"
+                )
+        permit = await self._log.commit(permit, transaction.outbox.seal(), transaction.positions)
+        self._committed.update(transaction.positions)
+        self._on_commit(transaction.counts, transaction.positions, transaction.outputs)
+        return permit
+
+
+def _reached(intake: Intake, until: Mapping[TopicPartition, int] | None) -> bool:
+    return until is not None and all(intake.positions.get(p, 0) >= end for p, end in until.items())
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group that is no group itself."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

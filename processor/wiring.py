@@ -1,0 +1,122 @@
+"""The one place that joins the parts: a user's pipeline, the engine, and Kafka.
+
+Everything heavy is imported inside the functions: the agent reads its arguments here, and must stay light.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
+from millstream.processor.counts import Counts
+
+if TYPE_CHECKING:
+    from millstream.connectors.kafka.settings import KafkaSettings
+    from millstream.processor.build import BuiltPipeline
+    from millstream.processor.columns import OutputRecords
+    from millstream.processor.host import Host, RunOptions
+    from millstream.processor.pipeline import Pipeline
+    from millstream.processor.testing import TestOutput
+
+Until = Literal["stopped", "caught-up"]
+
+_DRAIN_TIMEOUT_S = 20.0
+_LOOK_INTERVAL_S = 0.02
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how to reach the cluster."""
+    add_kafka_arguments(parser)
+
+
+def connection_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The cluster's settings as JSON can carry them to the workers. Raises SettingsError with every mistake."""
+    return kafka_settings_from(arguments, os.environ).to_json()
+
+
+def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until) -> Host:
+    """The host of a worker process: loads the user's program and builds its pipeline.
+
+    Raises PipelineError or SettingsError for what is wrong with either.
+    """
+    from millstream.connectors.kafka.settings import KafkaSettings
+    from millstream.processor.app import load_pipeline
+    from millstream.processor.host import RunOptions
+
+    pipeline = load_pipeline(app_path).build()
+    return host(pipeline, KafkaSettings.from_json(kafka_settings), RunOptions(until_caught_up=until == "caught-up"))
+
+
+def host(pipeline: BuiltPipeline, kafka: KafkaSettings, options: RunOptions) -> Host:
+    """The engine for a pipeline on a cluster."""
+    from millstream.connectors.kafka.kafka_log import KafkaLog, LogSettings
+    from millstream.processor.host import Host
+
+    settings = LogSettings(group=pipeline.name, exactly_once=pipeline.guarantee == "exactly-once")
+    return Host(pipeline, KafkaLog(kafka, settings), options)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What an embedded run did. `outputs` and `dead_letters` are empty unless it was asked to collect them."""
+
+    counts: Counts
+    outputs: dict[str, list[TestOutput]] = field(default_factory=dict)
+    dead_letters: list[TestOutput] = field(default_factory=list)
+
+
+async def run_embedded(
+    pipeline: Pipeline,
+    *,
+    brokers: str | Sequence[str] | KafkaSettings,
+    until: Until,
+    events: int | None,
+    timeout_s: float | None,
+    collect: bool,
+) -> RunResult:
+    """Run a pipeline in the caller's event loop, with all of its shards; see `Pipeline.run`."""
+    from millstream.processor.host import RunOptions
+    from millstream.processor.shard import first_error
+    from millstream.processor.testing import decoded_outputs
+
+    built = pipeline.build()
+    collected: list[OutputRecords] = []
+    options = RunOptions(until_caught_up=until == "caught-up", on_outputs=collected.extend if collect else None)
+    engine = host(built, _kafka_settings(brokers), options)
+    prepared = await engine.prepare()
+    engine.assign(frozenset(range(prepared.shards)))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            ending = tasks.create_task(_end(engine, events, timeout_s))
+            await engine.serve(lambda _: None)
+            ending.cancel()
+    except BaseExceptionGroup as group:
+        raise first_error(group) from group
+    outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
+    return RunResult(engine.counts(), outputs, dead_letters)
+
+
+async def _end(engine: Host, events: int | None, timeout_s: float | None) -> None:
+    """Stop the engine when enough was processed, or when the time is over."""
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_s is None else loop.time() + timeout_s
+    while True:
+        if events is not None and engine.counts().records_in >= events:
+            break
+        if deadline is not None and loop.time() >= deadline:
+            break
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+    await engine.stop(_DRAIN_TIMEOUT_S)
+
+
+def _kafka_settings(brokers: str | Sequence[str] | KafkaSettings) -> KafkaSettings:
+    from millstream.connectors.kafka.settings import KafkaSettings, split_brokers
+
+    if isinstance(brokers, KafkaSettings):
+        return brokers
+    return KafkaSettings(brokers=split_brokers(brokers) if isinstance(brokers, str) else tuple(brokers))
