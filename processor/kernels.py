@@ -28,3 +28,12 @@ def borrowing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     which cost a JSON scanner six times its work.
     """
     return cast("Callable[P, R]", numba.njit(cache=True, nogil=True, _nrt=False)(function))
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """A part of borrowing kernels that is compiled into each of them, for what runs once for each byte or token.
+
+    Left to itself the compiler calls what has several callers. Inlining everywhere makes compilation longer and, for
+    rare cases, nothing faster: those are better a `borrowing_kernel` of their own.
+    """
+    return cast("Callable[P, R]", numba.njit(nogil=True, _nrt=False, forceinline=True)(function))
