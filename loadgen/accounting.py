@@ -37,6 +37,8 @@ Number = TypeVar("Number", bound=np.integer[Any])
 
 _FIRST_SIZE = 1 << 16
 _NOT_SEEN = -1
+# Lost, doubled, unexpected, altered, seen: what one walk over the books adds up.
+_SUMS = 5
 
 
 class Finding(IntEnum):
@@ -190,36 +192,34 @@ class Books:
 
     def balance(self) -> Balance:
         """What the books add up to now."""
-        owed = self._in.astype(np.int64) * self._effects_each
-        surplus = self._out.astype(np.int64) - owed
-        expected = owed > 0
+        sums, _ = self._added_up()
+        lost, doubled, unexpected, altered, seen = sums.tolist()
         return Balance(
             inputs=self._inputs,
             inputs_repeated=self._inputs_repeated,
             inputs_foreign=self._inputs_foreign,
             outputs=self._outputs,
-            lost=int(-surplus[surplus < 0].sum()),
-            doubled=int(surplus[expected & (surplus > 0)].sum()),
-            unexpected=int(surplus[~expected].sum()) + self._outputs_foreign,
-            altered=int(self._is_altered().sum()),
+            lost=lost,
+            doubled=doubled,
+            unexpected=unexpected + self._outputs_foreign,
+            altered=altered,
             reordered=self._reordered,
             scattered=self._scattered,
-            seen=int(np.minimum(self._out, owed).sum()),
+            seen=seen,
         )
 
     def suspects(self) -> Suspects:
         """The first few ids of what only the whole books can tell; a second reading can say where they stand."""
-        owed = self._in.astype(np.int64) * self._effects_each
-        return Suspects(
-            lost=_first(self._out < owed),
-            unexpected=_first((owed == 0) & (self._out > 0)),
-            altered=_first(self._is_altered()),
-        )
+        _, first = self._added_up()
+        rows = first.reshape(_SUMS, OFFENDERS_NAMED_MAX)
+        lost, unexpected, altered = ([i for i in rows[kind].tolist() if i >= 0] for kind in (0, 2, 3))
+        return Suspects(lost=lost, unexpected=unexpected, altered=altered)
 
-    def _is_altered(self) -> npt.NDArray[np.bool_]:
-        settled = (self._in > 0) & (self._out == self._in.astype(np.int64) * self._effects_each)
-        altered: npt.NDArray[np.bool_] = settled & (self._difference != 0)
-        return altered
+    def _added_up(self) -> tuple[Int64s, Int64s]:
+        sums = np.zeros(_SUMS, np.int64)
+        first = np.full(_SUMS * OFFENDERS_NAMED_MAX, _NOT_SEEN, np.int64)
+        _add_up(self._in, self._out, self._difference, self._effects_each, sums, first)
+        return sums, first
 
     def _note(self, events: Observed, findings: Bytes) -> None:
         self._beyond += int((findings == Finding.DOUBLED).sum())
@@ -252,10 +252,6 @@ def _digest(events: Observed) -> npt.NDArray[np.uint32]:
     mixed: UInt64s = scrambled(events.key, 1) ^ scrambled(events.seq, 2) ^ scrambled(events.sent_us, 3)
     # Zero would be invisible in the balance.
     return (mixed >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
-
-
-def _first(suspect: npt.NDArray[np.bool_]) -> list[int]:
-    return [int(event_id) for event_id in np.flatnonzero(suspect)[:OFFENDERS_NAMED_MAX]]
 
 
 def _grown(column: npt.NDArray[Number], size: int, fill: int) -> npt.NDArray[Number]:
@@ -309,3 +305,36 @@ def _enter_outputs(
         else:
             home[owner] = partition[row]
             last_seq[owner] = seq[row]
+
+
+@kernel
+def _add_up(
+    inputs: Bytes,
+    outputs: npt.NDArray[np.uint16],
+    difference: npt.NDArray[np.uint32],
+    effects_each: int,
+    sums: Int64s,
+    first: Int64s,
+) -> None:
+    """One walk without temporaries: a single foreign id may have made the books long, but leaves them empty."""
+    named_max = len(first) // len(sums)
+    named = np.zeros(len(sums), np.int64)
+    for event in range(len(inputs)):
+        if inputs[event] == 0 and outputs[event] == 0:
+            continue
+        owed, seen = np.int64(inputs[event]) * effects_each, np.int64(outputs[event])
+        sums[4] += min(owed, seen)
+        if seen < owed:
+            kind, amount = 0, owed - seen
+        elif owed == 0:
+            kind, amount = 2, seen
+        elif seen > owed:
+            kind, amount = 1, seen - owed
+        elif difference[event] != 0:
+            kind, amount = 3, np.int64(1)
+        else:
+            continue
+        sums[kind] += amount
+        if named[kind] < named_max:
+            first[kind * named_max + named[kind]] = event
+            named[kind] += 1

@@ -25,13 +25,16 @@ QUEUE_EVENTS_MAX = 500_000
 _NAP_S = 0.001
 _NAP_LONGEST_S = 0.05
 _FLUSH_S = 60.0
+_METADATA_S = 15.0
+_PRODUCER_ID_S = 0.3
 _PROGRESS_INTERVAL_S = 0.2
 _US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReport:
-    """What was sent. `lateness` is from each event's intended time to the moment it was handed to the client."""
+    """What was sent. `lateness` is from each event's intended time to the moment it was handed to the client;
+    None without an open schedule."""
 
     events: int
     delivered: int
@@ -107,6 +110,18 @@ class Sender:
         """Why the first failed record failed."""
         return self._first_error
 
+    def connect(self) -> None:
+        """Afterwards the client knows the topic's leaders, so that the first events do not pay for finding them.
+
+        Raises UnavailableError where no broker answers.
+        """
+        try:
+            self._producer.list_topics(self._topic, timeout=_METADATA_S)
+        except confluent_kafka.KafkaException as error:
+            raise UnavailableError(f"the brokers do not answer: {error.args[0].str()}") from error
+        # The producer id comes by itself, but there is no way to ask whether it has come.
+        self._producer.poll(_PRODUCER_ID_S)
+
     def room(self) -> int:
         """How many records can be handed over now without one of them being turned away."""
         self._producer.poll(0)
@@ -146,6 +161,8 @@ def send_all(
 
     Raises UnavailableError where the client's queue stayed full for a minute: the broker takes nothing any more.
     """
+    workload.prepare()
+    sender.connect()
     lateness = LatencyHistogram()
     batch_events = max(1, min(BATCH_EVENTS_MAX, BATCH_BYTES_MAX // workload.event_bytes_max))
     started_us, started = time.time_ns() // 1000, time.perf_counter()
@@ -168,7 +185,8 @@ def send_all(
         intended_us = pace.take(batch, elapsed_us)
         events = workload.next_events(started_us + intended_us)
         sender.send(events.keys, events.values)
-        lateness.record(int((time.perf_counter() - started) * _US_PER_S) - intended_us)
+        if pace.is_open:
+            lateness.record(int((time.perf_counter() - started) * _US_PER_S) - intended_us)
         sent += batch
     return _report(sender, sent, time.perf_counter() - started, started_us, lateness)
 

@@ -58,7 +58,12 @@ def arrivals_at(kind: Arrivals, rate: float, seed: int) -> Iterator[Int64s]:
 
 
 class Pace(Protocol):
-    """Tells a sender what to send when. `elapsed_us` is the time since the start."""
+    """Tells a sender what to send when. `elapsed_us` is the time since the start.
+
+    Only with an open schedule, which does not follow the sender, does lateness mean anything.
+    """
+
+    is_open: bool
 
     @property
     def next_us(self) -> int | None:
@@ -73,6 +78,8 @@ class Pace(Protocol):
 
 class FullSpeed:
     """Everything is due at once, and each event is intended when it is taken: nothing is ever late."""
+
+    is_open = False
 
     def __init__(self, events: int) -> None:
         self._left = events
@@ -95,6 +102,8 @@ class FullSpeed:
 
 class Schedule:
     """A cursor over intended times: how many are due, and which is next."""
+
+    is_open = True
 
     def __init__(self, arrivals: Iterator[Int64s], events: int) -> None:
         self._arrivals = arrivals

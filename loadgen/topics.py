@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, IsolationLevel, NewTopic, OffsetSpec
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
@@ -31,6 +32,14 @@ class TopicAdmin:
                 raise _translated(error, f"topic {topic!r} could not be created") from error
         except TimeoutError as error:
             raise UnavailableError(f"no answer to the creation of topic {topic!r} for {_ANSWER_S:.0f} s") from error
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; 0 where it does not exist."""
+        try:
+            found = self._admin.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+        except confluent_kafka.KafkaException as error:
+            raise _translated(error, "the brokers do not answer") from error
+        return len(found.partitions) if found.error is None else 0
 
     def uncommitted_records(self, partitions: Sequence[TopicPartition]) -> int:
         """Offsets between the last stable offset and the end, over all partitions: an open transaction's."""

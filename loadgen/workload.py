@@ -12,7 +12,7 @@ a Python object per field would cap a core far below what the generator has to s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ class Workload:
     def event_bytes_max(self) -> int:
         """No event is larger than this."""
         return _EVENT_BYTES_MAX + self._settings.payload_bytes
+
+    def prepare(self) -> None:
+        """Afterwards the first events cost no more than the next: the kernel is compiled and loaded."""
+        Workload(replace(self._settings, keys=1, payload_bytes=0)).next_events(np.zeros(1, np.int64))
 
     def next_events(self, sent_us: Int64s) -> Events:
         """One event for each intended send time (microseconds since the epoch, not negative)."""
