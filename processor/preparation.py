@@ -64,10 +64,7 @@ async def prepare(log_: Log, pipeline: BuiltPipeline) -> Preparation:
     if pipeline.shards is not None and pipeline.shards != state.shards:
         raise PipelineError(
             f"pipeline {pipeline.name!r} cannot be started",
-            [
-                f"shards={pipeline.shards}, but its first start fixed {state.shards}: say shards={state.shards}, or "
-                "give the pipeline another name"
-            ],
+            [f"shards={pipeline.shards}, but its first start fixed {state.shards}: keep that, or use another name"],
         )
     return Preparation(state.shards, state)
 

@@ -102,8 +102,8 @@ class ShardRun:
     ) -> None:
         """Read from `positions`, which are committed, until `stop` or until the positions `until` are reached.
 
-        Raises FencedError, OutcomeUnknownError and UnavailableError, which end this run; StageError and OffsetLostError,
-        which end the pipeline, after everything before the offending batch is committed.
+        Raises FencedError, OutcomeUnknownError and UnavailableError, which end this run; StageError and
+        OffsetLostError, which end the pipeline, after everything before the offending batch is committed.
         """
         self._committed = dict(positions)
         self._intake = Intake(self._log, permit, self._policies)

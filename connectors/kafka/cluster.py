@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from millstream.connectors.kafka.connection import Connection
-from millstream.connectors.kafka.error_codes import RETRIABLE, Code, error_for
+from millstream.connectors.kafka.error_codes import Code, error_for
 from millstream.connectors.kafka.requests import (
     ApiVersionsRequest,
     Broker,
@@ -42,7 +42,7 @@ def retry_pause_s(attempt: int) -> float:
 
 
 class Cluster:
-    """Finds its way through the cluster and keeps the connections. Use as `async with`."""
+    """Finds its way through the cluster and keeps the connections until `close`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -53,12 +53,6 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshes = 0
-
-    async def __aenter__(self) -> Cluster:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""
@@ -229,8 +223,3 @@ class Cluster:
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
         """Look it up again next time: it moved, or its broker is gone."""
         self._coordinators.pop((kind, key), None)
-
-
-def is_retriable(code: int) -> bool:
-    """True where the same request may succeed in a moment."""
-    return code in RETRIABLE

@@ -139,7 +139,7 @@ class OffsetFetchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
-    """OffsetFetch v8 of stable offsets: those in an unfinished transaction are answered with an error, to be retried."""
+    """OffsetFetch v8 of stable offsets; one in an unfinished transaction is answered with an error, to be retried."""
 
     group: str
     partitions: Sequence[TopicPartition]

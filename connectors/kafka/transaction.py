@@ -104,8 +104,8 @@ class TransactionalCommitter:
     async def commit(self, permit: Permit, outputs: SealedOutputs, offsets: Offsets) -> Permit:
         """Commit outputs and offsets together, or not at all (I1). Answers with the permit for the next commit.
 
-        Raises FencedError when somebody else owns the shard, OutcomeUnknownError when nobody can tell what became of the
-        transaction; either ends the shard's run. Raises ValueError for a transaction with nothing in it (I6).
+        Raises FencedError when somebody else owns the shard, OutcomeUnknownError when nobody can tell what became of
+        the transaction; either ends the shard's run. Raises ValueError for a transaction with nothing in it (I6).
         """
         if not outputs and not offsets:
             raise ValueError("a transaction without outputs and offsets must not be sent")
