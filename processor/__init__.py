@@ -17,13 +17,16 @@ if TYPE_CHECKING:
         StageError,
     )
     from millstream.processor.graph import KEEP
-    from millstream.processor.pipeline import Pipeline, Stream
+    from millstream.processor.pipeline import Pipeline
     from millstream.processor.policy import OnError
     from millstream.processor.record import Record
+    from millstream.processor.stages.column_calls import Columns
+    from millstream.processor.stream import Stream
     from millstream.processor.testing import TestOutput, TestRecord, TestResult
 
 __all__ = [
     "KEEP",
+    "Columns",
     "DecodeError",
     "EncodeError",
     "Fidelity",
@@ -43,11 +46,12 @@ __all__ = [
 # Names are looked up when first used: an agent, which runs no pipeline, should start without loading all the codecs.
 _HOMES = {
     "KEEP": "graph",
+    "Columns": "stages.column_calls",
     "Fidelity": "codecs.fidelity",
     "OnError": "policy",
     "Pipeline": "pipeline",
     "Record": "record",
-    "Stream": "pipeline",
+    "Stream": "stream",
     "TestOutput": "testing",
     "TestRecord": "testing",
     "TestResult": "testing",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from millstream.processor import checks
+from millstream.processor.built import BuiltPipeline, InputTopic, PipelineSettings
 from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.codecs.resolve import codec_for
 from millstream.processor.errors import PipelineError
@@ -15,68 +16,25 @@ from millstream.processor.graph import (
     ColumnsSpec,
     EventSpec,
     Graph,
-    Guarantee,
     Keep,
-    MissingTopics,
-    OnOffsetLost,
     ReadSpec,
     Spec,
-    Start,
     WriteSpec,
 )
-from millstream.processor.interfaces import Program, ValueCodec
-from millstream.processor.policy import ErrorPolicy, OnError, as_policy
+from millstream.processor.interfaces import ValueCodec
+from millstream.processor.layout_choice import LayoutError, layout_for
+from millstream.processor.policy import OnError, as_policy
 from millstream.processor.program import CompiledProgram, Source, Stage, Step
 from millstream.processor.signatures import UNKNOWN, Shape, answer_type, element_type, is_generator, named, shape_of
 from millstream.processor.stages.batch import Identity
 from millstream.processor.stages.calls import Caller, WrongAnswerError
+from millstream.processor.stages.column_calls import ColumnCaller
+from millstream.processor.stages.columns import ColumnsStage, FilterColumnsStage, checked_mask
+from millstream.processor.stages.encoding import Encoder
 from millstream.processor.stages.events import FilterStage, FlatMapStage, MapStage, listing
 from millstream.processor.stages.write import WriteStage, as_headers, as_key, as_timestamp
 
-DEFAULT_FIDELITY = Fidelity()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSettings:
-    """How a pipeline runs; None leaves the choice to the runtime."""
-
-    shards: int | None = None
-    guarantee: Guarantee = "exactly-once"
-    on_error: ErrorPolicy = "stop"
-    dead_letter_topic: str | None = None
-    missing_topics: MissingTopics = "wait"
-    fidelity: Fidelity = DEFAULT_FIDELITY
-    commit_interval_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InputTopic:
-    """A topic that a pipeline reads, and where it begins when no offset is committed, or the committed one is gone."""
-
-    topic: str
-    start: Start
-    on_offset_lost: OnOffsetLost
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltPipeline:
-    """A pipeline that has passed all checks.
-
-    `dead_letter_topic` is None where no stage dead-letters; `output_topics` does not contain it.
-    `codecs` has the codec of each input topic, `output_codecs` that of each write to an output topic.
-    """
-
-    name: str
-    shards: int | None
-    guarantee: Guarantee
-    missing_topics: MissingTopics
-    inputs: tuple[InputTopic, ...]
-    output_topics: tuple[str, ...]
-    dead_letter_topic: str | None
-    settings: PipelineSettings
-    program: Program
-    codecs: dict[str, ValueCodec]
-    output_codecs: dict[str, ValueCodec]
+__all__ = ["BuiltPipeline", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +102,10 @@ class _Builder:
         self._channels.append(channel)
         self._stages.append(stage)
 
+    def _on_corrupt(self, spec: ReadSpec) -> Literal["stop", "skip"]:
+        policy = as_policy(self.settings.on_error if spec.on_error is None else spec.on_error)
+        return "skip" if policy.action == "skip" else "stop"
+
     def _policy(self, index: int, spec: Spec, parent: _Channel | None) -> OnError:
         self._report(index, checks.policy_mistakes(spec.on_error))
         if spec.on_error is not None:
@@ -208,15 +170,46 @@ class _Builder:
             return self._same_format(index, parent)
         textual = promised in (bytes, bytearray, memoryview)
         keeps_format = parent.format in ("json", "msgpack") and not textual
-        return self._channel(index, promised, parent.format if keeps_format else None, parent.read)
+        return self._made(index, promised, parent.format if keeps_format else None, parent.read)
 
     def _same_format(self, index: int, parent: _Channel) -> _Channel | None:
         if parent.format in ("json", "msgpack"):
-            return self._channel(index, Any, parent.format, parent.read)
+            return self._made(index, Any, parent.format, parent.read)
         return parent
 
+    def _made(self, index: int, type_: Any, format_: str | None, read: ReadSpec) -> _Channel | None:
+        """A channel of values that a function makes: whether its type can tell unknown fields matters only on input."""
+        fidelity = self.settings.fidelity
+        try:
+            codec = codec_for(type_, format_, fidelity=fidelity)
+        except ValueError:
+            return self._channel(index, type_, format_, read, replace(fidelity, unknown_fields="drop"))
+        return _Channel(type_, codec, codec.format, read)
+
     def _columns(self, index: int, spec: ColumnsSpec, parent: _Channel | None) -> tuple[_Channel | None, Stage | None]:
-        raise NotImplementedError
+        shape = self._shape(index, spec.function)
+        if shape is not None and shape.is_async:
+            self._report(index, [f"{named(spec.function)} is async; column functions are plain functions"])
+        if shape is not None and shape.wants_record:
+            self._report(index, [f"{named(spec.function)} requires two arguments; it is called with the columns alone"])
+        if parent is None:
+            return None, None
+        try:
+            layout, type_ = layout_for(parent.codec, parent.type, spec.reads, spec.adds, self.settings.fidelity)
+        except LayoutError as error:
+            self._report(index, error.mistakes)
+            return None, None
+        encoder = Encoder(parent.codec)
+        identity = self._identity(index)
+        if spec.kind == "filter_columns":
+            return parent, FilterColumnsStage(ColumnCaller(spec.function, checked_mask, identity), layout, encoder)
+        if spec.type is not UNSET:
+            type_ = spec.type
+        channel = parent if type_ is parent.type else self._channel(index, type_, parent.format, parent.read)
+        if channel is None:
+            return None, None
+        caller = ColumnCaller(spec.function, layout.check, identity)
+        return channel, ColumnsStage(caller, layout, encoder, channel.codec)
 
     def _write(self, index: int, spec: WriteSpec, parent: _Channel | None) -> Stage | None:
         self._report(index, checks.topic_mistakes(spec.topics))
@@ -252,7 +245,7 @@ class _Builder:
             type_ = bytes if spec.format == "raw" else (Any if parent.format == "raw" else parent.type)
         if type_ == parent.type and spec.format in (None, parent.format):
             return parent.codec
-        channel = self._channel(index, type_, spec.format, parent.read)
+        channel = self._made(index, type_, spec.format, parent.read)
         return None if channel is None else channel.codec
 
     def _part(self, index: int, what: str, given: Any, convert: Callable[[Any], Any]) -> Any:
@@ -269,11 +262,13 @@ class _Builder:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _channel(self, index: int, type_: Any, format_: str | None, read: ReadSpec) -> _Channel | None:
+    def _channel(
+        self, index: int, type_: Any, format_: str | None, read: ReadSpec, fidelity: Fidelity | None = None
+    ) -> _Channel | None:
         try:
-            codec = codec_for(type_, format_, fidelity=self.settings.fidelity)
-        except (PipelineError, TypeError, ValueError) as error:
-            self._report(index, error.mistakes if isinstance(error, PipelineError) else [str(error)])
+            codec = codec_for(type_, format_, fidelity=fidelity or self.settings.fidelity)
+        except ValueError as error:
+            self._report(index, [str(error)])
             return None
         return _Channel(type_, codec, codec.format, read)
 
@@ -311,7 +306,7 @@ class _Builder:
     def _assembled(self) -> BuiltPipeline:
         specs = [node.spec for node in self.graph.nodes]
         inputs = [
-            InputTopic(topic, spec.start, spec.on_offset_lost)
+            InputTopic(topic, spec.start, spec.on_offset_lost, self._on_corrupt(spec))
             for spec in specs
             if isinstance(spec, ReadSpec)
             for topic in spec.topics

@@ -13,30 +13,24 @@ A `Pipeline` is plain data. Nothing is checked or connected before `build()`, wh
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from millstream.processor.build import DEFAULT_FIDELITY, BuiltPipeline, PipelineSettings, build
+from millstream.processor.build import build
+from millstream.processor.built import DEFAULT_FIDELITY, BuiltPipeline, PipelineSettings
 from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.graph import (
-    KEEP,
     UNSET,
     Draft,
-    EventSpec,
     Guarantee,
-    HeadersAnswer,
-    Keep,
-    KeyAnswer,
     MissingTopics,
     OnOffsetLost,
     ReadSpec,
-    Spec,
     Start,
     Tombstones,
-    WriteSpec,
 )
 from millstream.processor.policy import ErrorPolicy
-from millstream.processor.record import Record
+from millstream.processor.stream import Stream
 from millstream.processor.testing import TestInput, TestResult, run_test, run_test_async
 
 if TYPE_CHECKING:
@@ -44,8 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-CONCURRENCY = 64
 
 
 class Pipeline:
@@ -200,251 +192,3 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {len(self._draft)} stages)"
-
-
-class Stream(Generic[T]):
-    """Values on their way between two stages. A stream may be used several times; each use sees every value.
-
-    A function that requires a second argument is given the `Record` that its value came from. It may be sync or async;
-    of an async one at most `concurrency` calls are under way at a time, each for at most `timeout_ms`, and what they
-    answer keeps the order of the input.
-    """
-
-    def __init__(self, draft: Draft, node: int, port: int) -> None:
-        self._draft = draft
-        self._node = node
-        self._port = port
-
-    @overload
-    def filter(
-        self,
-        function: Callable[[T], object],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[T]: ...
-
-    @overload
-    def filter(
-        self,
-        function: Callable[[T, Record], object],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[T]: ...
-
-    def filter(
-        self,
-        function: Callable[..., object],
-        *,
-        concurrency: int = CONCURRENCY,
-        timeout_ms: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Stream[T]:
-        """Only the values for which the function answers something true. Their bytes stay as they are."""
-        return self._stream(self._event("filter", function, concurrency, timeout_ms, name, on_error))
-
-    @overload
-    def split(
-        self,
-        function: Callable[[T], object],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> tuple[Stream[T], Stream[T]]: ...
-
-    @overload
-    def split(
-        self,
-        function: Callable[[T, Record], object],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> tuple[Stream[T], Stream[T]]: ...
-
-    def split(
-        self,
-        function: Callable[..., object],
-        *,
-        concurrency: int = CONCURRENCY,
-        timeout_ms: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> tuple[Stream[T], Stream[T]]:
-        """The values for which the function answers something true, and the others. Tombstones go both ways."""
-        node = self._event("split", function, concurrency, timeout_ms, name, on_error)
-        return self._stream(node), self._stream(node, port=1)
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T], Awaitable[U]],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T], U],
-        *,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T, Record], Awaitable[U]],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T, Record], U],
-        *,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    def map(
-        self,
-        function: Callable[..., Any],
-        *,
-        concurrency: int = CONCURRENCY,
-        timeout_ms: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Stream[Any]:
-        """One new value for each. An answer of None is written as a tombstone; to drop a value, filter it.
-
-        The function's return annotation decides the type that is written; without one the format of the input stays.
-        """
-        return self._stream(self._event("map", function, concurrency, timeout_ms, name, on_error))
-
-    @overload
-    def flat_map(
-        self,
-        function: Callable[[T], Awaitable[Iterable[U]]],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def flat_map(
-        self,
-        function: Callable[[T], Iterable[U]],
-        *,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def flat_map(
-        self,
-        function: Callable[[T, Record], Awaitable[Iterable[U]]],
-        *,
-        concurrency: int = ...,
-        timeout_ms: int | None = ...,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    @overload
-    def flat_map(
-        self,
-        function: Callable[[T, Record], Iterable[U]],
-        *,
-        name: str | None = ...,
-        on_error: ErrorPolicy | None = ...,
-    ) -> Stream[U]: ...
-
-    def flat_map(
-        self,
-        function: Callable[..., Any],
-        *,
-        concurrency: int = CONCURRENCY,
-        timeout_ms: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Stream[Any]:
-        """Any number of new values for each, in the order of what the function answers: a list, or a generator."""
-        return self._stream(self._event("flat_map", function, concurrency, timeout_ms, name, on_error))
-
-    def write(
-        self,
-        topic: str | Callable[..., str],
-        *,
-        topics: Sequence[str] = (),
-        key: KeyAnswer | Callable[..., KeyAnswer] | Keep = KEEP,
-        headers: HeadersAnswer | Callable[..., HeadersAnswer] | Keep = KEEP,
-        timestamp: int | Callable[..., int] | Keep = KEEP,
-        type: object = UNSET,  # noqa: A002  # the word that users look for
-        format: str | None = None,  # noqa: A002
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> None:
-        """Write to a topic. Key, headers and timestamp are those of the input record unless given.
-
-        `topic` may be a function; `topics` then lists all that it may answer. Functions are given the value, and its
-        `Record` where they require a second argument. A key is bytes, str (as UTF-8) or None.
-        Values that no stage has changed are written as the bytes that were read. Tombstones keep key, headers and
-        timestamp, and go to all of `topics`.
-        """
-        spec = WriteSpec(
-            topic=topic,
-            topics=tuple(topics) or ((topic,) if isinstance(topic, str) else ()),
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            type=type,
-            format=format,
-            name=name,
-            on_error=on_error,
-        )
-        self._add(spec)
-
-    def _event(
-        self,
-        kind: Literal["filter", "split", "map", "flat_map"],
-        function: Callable[..., Any],
-        concurrency: int,
-        timeout_ms: int | None,
-        name: str | None,
-        on_error: ErrorPolicy | None,
-    ) -> int:
-        spec = EventSpec(
-            kind=kind,
-            function=function,
-            concurrency=concurrency,
-            timeout_ms=timeout_ms,
-            name=name,
-            on_error=on_error,
-        )
-        return self._add(spec)
-
-    def _add(self, spec: Spec) -> int:
-        return self._draft.add(spec, self._node, self._port)
-
-    def _stream(self, node: int, port: int = 0) -> Stream[Any]:
-        return Stream(self._draft, node, port)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from millstream.processor.build import BuiltPipeline
+from millstream.processor.built import BuiltPipeline
 from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Records, Slices, TopicPartition
 from millstream.processor.errors import UserError
 from millstream.processor.headers import decode_headers, encode_headers
@@ -89,15 +89,23 @@ async def run_test_async(built: BuiltPipeline, inputs: Iterable[TestInput], topi
     given = [_as_test_record(one) for one in inputs]
     records = _records(built, given, topic)
     effects = await built.program.process(records, {})
+    outputs, dead_letters = decoded_outputs(built, effects.outputs)
+    return TestResult(outputs, dead_letters, effects.counts)
+
+
+def decoded_outputs(
+    built: BuiltPipeline, written: Iterable[OutputRecords]
+) -> tuple[dict[str, list[TestOutput]], list[TestOutput]]:
+    """What was written, as objects: by output topic, and the dead letters."""
     outputs: dict[str, list[TestOutput]] = {name: [] for name in built.output_topics}
     dead_letters: list[TestOutput] = []
-    for written in effects.outputs:
-        if written.topic == built.dead_letter_topic:
-            dead_letters += _outputs(written, written.value.to_list())
+    for records in written:
+        if records.topic == built.dead_letter_topic:
+            dead_letters += _outputs(records, records.value.to_list())
         else:
-            decoded = built.output_codecs[written.topic].decode(written.value)
-            outputs[written.topic] += _outputs(written, decoded.values)
-    return TestResult(outputs, dead_letters, effects.counts)
+            decoded = built.output_codecs[records.topic].decode(records.value)
+            outputs[records.topic] += _outputs(records, decoded.values)
+    return outputs, dead_letters
 
 
 def _as_test_record(given: TestInput) -> TestRecord:

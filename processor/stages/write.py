@@ -12,9 +12,10 @@ from millstream.processor.columns import Bools, Int64s, OutputRecords, Slices
 from millstream.processor.errors import RecordTooLargeError
 from millstream.processor.graph import KEEP, Keep
 from millstream.processor.headers import encode_headers
-from millstream.processor.interfaces import Encoded, ValueCodec
+from millstream.processor.interfaces import ValueCodec
 from millstream.processor.stages.batch import Batch, Failure, Identity
 from millstream.processor.stages.calls import Caller, WrongAnswerError, call_each, refuse_awaitable
+from millstream.processor.stages.encoding import Encoder
 from millstream.processor.stages.flow import Flow
 from millstream.processor.stages.sizes import alone_sizes, too_large
 
@@ -82,13 +83,12 @@ class WriteStage:
     headers: Caller | bytes | Keep = KEEP
     timestamp: Caller | int | Keep = KEEP
     sees_tombstones: bool = False
-    merge: Callable[[list[object], Slices], Encoded] | None = None
 
     async def run(self, flow: Flow, batch: Batch) -> tuple[()]:
         """Nothing flows on from a write."""
-        as_they_are = not flow.changed and flow.stored.codec is self.codec
+        encoder = Encoder(self.codec)
         asks = any(isinstance(part, Caller) for part in (self.topic, self.key, self.headers, self.timestamp))
-        if asks or not as_they_are:
+        if asks or not encoder.as_they_are(flow):
             flow = flow.decoded(batch)
         usable = np.ones(len(flow), np.bool_)
         seen = self._seen(flow)
@@ -96,7 +96,7 @@ class WriteStage:
         key = await self._key(flow, seen, usable, batch)
         headers = await self._headers(flow, seen, usable, batch)
         timestamp = await self._timestamp(flow, seen, usable, batch)
-        value = flow.bytes_column() if as_they_are else self._encoded(flow, usable, batch)
+        value = self._encoded(encoder, flow, usable, batch)
         rows = flow.rows
         records = OutputRecords(
             self.topics[0], key, value, headers, timestamp, batch.partitions(rows), rows.astype(np.int32)
@@ -172,10 +172,9 @@ class WriteStage:
         answered = np.fromiter((answer or 0 for answer in answers), np.int64, len(answers))
         return answered if seen is None else np.where(seen, answered, own)
 
-    def _encoded(self, flow: Flow, usable: Bools, batch: Batch) -> Slices:
+    def _encoded(self, encoder: Encoder, flow: Flow, usable: Bools, batch: Batch) -> Slices:
         """The values as bytes; what cannot be encoded becomes unusable."""
-        values = flow.objects or []
-        encoded = self.codec.encode(values) if self.merge is None else self.merge(values, flow.bytes_column())
+        encoded = encoder.encode(flow)
         for i in sorted(encoded.errors):
             if usable[i]:
                 usable[i] = False
