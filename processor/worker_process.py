@@ -190,10 +190,10 @@ def failure(error: BaseException, *, may_quote_records: bool) -> Failed:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Where each of the errors was raised; frames only, since a message may quote a record."""
-    return "\n".join(
-        "".join([*traceback.format_tb(cause.__traceback__), type(cause).__name__]) for cause in _leaves(error)
-    )
+    """Where the error, and each one in it, was raised; frames only, since a message may quote a record."""
+    own = "".join([*traceback.format_tb(error.__traceback__), type(error).__name__])
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "\n".join([own, *(traceback_of(member) for member in members)])
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,0 +1,488 @@
+"""A node with real processes and a host that needs no Kafka: it keeps every shard served, and it ends when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from millstream.processor.actions import Outcome
+from millstream.processor.agent import Agent, HostFactory
+from millstream.processor.errors import SettingsError
+from millstream.processor.http import bind
+from millstream.processor.restarts import RestartPolicy
+from millstream.processor.supervision import NodeSettings
+
+# Everything here takes milliseconds on an idle machine; the bound only says that it happens at all.
+PATIENCE_S = 30.0
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def workers_find_the_fake_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Node:
+    """An agent under test, with the directory where its fake hosts keep journal and faults."""
+
+    def __init__(self, agent: Agent, directory: Path) -> None:
+        self.agent = agent
+        self.directory = directory
+        self.outcome: Outcome | None = None
+
+    def fault(self, name: str) -> None:
+        (self.directory / name).touch()
+
+    def journal(self) -> list[list[str]]:
+        path = self.directory / "journal"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def worker(self, number: int) -> dict[str, Any]:
+        worker: dict[str, Any] = self.agent.status()["workers"][number]
+        return worker
+
+    def shards(self) -> list[list[int]]:
+        return [worker["shards"] for worker in self.agent.status()["workers"]]
+
+    def pids(self) -> list[int]:
+        return [worker["pid"] for worker in self.agent.status()["workers"] if worker["pid"] is not None]
+
+    async def served(self, shards: int) -> None:
+        """Every shard has an owner whose host has started it, and the shares are even."""
+        await eventually(lambda: self._is_served(shards), f"{shards} shards served, now {self.shards()}")
+
+    def _is_served(self, shards: int) -> bool:
+        workers = self.agent.status()["workers"]
+        ready = [worker for worker in workers if worker["standing"] == "ready"]
+        loads = [len(worker["shards"]) for worker in ready]
+        if len(ready) < len(workers) or sum(loads) < shards or max(loads) - min(loads) > 1:
+            return False
+        runs = owners_by_journal(self.journal(), alive=self.pids())
+        return all(runs.get(shard) == worker["pid"] for worker in ready for shard in worker["shards"])
+
+
+def owners_by_journal(journal: list[list[str]], alive: list[int]) -> dict[int, int]:
+    """Who runs what by the hosts' own account; fails where a shard starts while a living process runs it."""
+    owners: dict[int, int] = {}
+    for pid, event, *rest in journal:
+        if event == "start":
+            shard = int(rest[0])
+            assert owners.get(shard) not in alive, f"shard {shard} has two owners"
+            owners[shard] = int(pid)
+        elif event == "release":
+            del owners[int(rest[0])]
+    return owners
+
+
+@asynccontextmanager
+async def node(
+    directory: Path,
+    *,
+    workers: int = 2,
+    factory: str = "fake_shard_host:make",
+    listener: socket.socket | None = None,
+    drain_timeout_s: float = PATIENCE_S,
+    release_timeout_s: float = PATIENCE_S,
+    restarts: RestartPolicy | None = None,
+    **arguments: object,
+) -> AsyncIterator[Node]:
+    settings = NodeSettings(
+        workers=workers,
+        drain_timeout_s=drain_timeout_s,
+        release_timeout_s=release_timeout_s,
+        gather_s=PATIENCE_S,
+        restarts=restarts or RestartPolicy(),
+    )
+    agent = Agent(settings, HostFactory(factory, {"directory": str(directory), **arguments}), listener=listener)
+    under_test = Node(agent, directory)
+
+    async def run() -> None:
+        under_test.outcome = await agent.run()
+
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(run())
+        try:
+            yield under_test
+        finally:
+            pids = under_test.pids()
+            agent.request_stop()
+            done, _ = await asyncio.wait({running}, timeout=PATIENCE_S)
+            running.cancel()
+    assert done, "the node did not end"
+    assert not [pid for pid in pids if is_running(pid)], "a worker has outlived its agent"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def ended(under_test: Node) -> Outcome:
+    await eventually(lambda: under_test.outcome, "the node ends by itself")
+    assert under_test.outcome is not None
+    return under_test.outcome
+
+
+# -- serving ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(1, 3), (3, 5), (3, 1)])
+async def test_shards_are_shared_evenly_and_a_stop_drains_them(tmp_path: Path, workers: int, shards: int) -> None:
+    async with node(tmp_path, workers=workers, shards=shards) as under_test:
+        await under_test.served(shards)
+    assert under_test.outcome == Outcome(0)
+    assert owners_by_journal(under_test.journal(), alive=[]) == {}, "every shard was released"
+
+
+async def test_a_crashed_workers_shards_move_and_it_comes_back_as_a_new_incarnation(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=4) as under_test:
+        await under_test.served(4)
+        before = under_test.worker(1)["pid"]
+        under_test.fault(f"crash-{under_test.worker(1)['shards'][0]}")
+        await eventually(lambda: under_test.worker(1)["incarnation"] == 2, "worker 1 is started again")
+        await under_test.served(4)
+        assert under_test.worker(1)["pid"] != before
+        assert under_test.worker(0)["incarnation"] == 1
+        assert under_test.worker(1)["restarts"] == 1
+    assert under_test.outcome == Outcome(0)
+
+
+async def test_the_only_workers_shards_are_served_again_after_its_crash(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=1, shards=2) as under_test:
+        await under_test.served(2)
+        under_test.fault("crash-0")
+        await eventually(lambda: under_test.worker(0)["incarnation"] == 2, "the worker is started again")
+        await under_test.served(2)
+
+
+async def test_user_code_that_exits_the_process_is_treated_as_a_crash(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=1, shards=1) as under_test:
+        await under_test.served(1)
+        under_test.fault("exit-0")
+        await eventually(lambda: under_test.worker(0)["incarnation"] == 2, "the worker is started again")
+
+
+async def test_a_worker_that_does_not_release_a_shard_is_killed_and_the_shard_moves(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=2, release_timeout_s=0.3) as under_test:
+        await under_test.served(2)
+        under_test.fault("hang-release")
+        under_test.fault("crash-1")
+        await eventually(lambda: under_test.worker(0)["incarnation"] == 2, "worker 0 is killed for its silence")
+        (tmp_path / "hang-release").unlink()
+        await under_test.served(2)
+
+
+async def test_sigterm_to_a_worker_alone_drains_it_and_it_is_replaced(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=4) as under_test:
+        await under_test.served(4)
+        before = under_test.worker(0)["pid"]
+        released = set(under_test.worker(0)["shards"])
+        os.kill(before, signal.SIGTERM)
+        await eventually(lambda: under_test.worker(0)["incarnation"] == 2, "worker 0 is replaced")
+        await under_test.served(4)
+    by_itself = {
+        int(rest[0]) for pid, event, *rest in under_test.journal() if int(pid) == before and event == "release"
+    }
+    assert by_itself == released
+
+
+async def test_ctrl_c_reaches_workers_without_harm(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=1, shards=1) as under_test:
+        await under_test.served(1)
+        os.kill(under_test.worker(0)["pid"], signal.SIGINT)
+        received = under_test.agent.status()["counts"]["records_in"]
+        await eventually(
+            lambda: under_test.agent.status()["counts"]["records_in"] > received, "the worker goes on working"
+        )
+        assert under_test.worker(0)["incarnation"] == 1
+
+
+# -- giving up --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prepare", "outcome"),
+    [
+        ("settings", Outcome(2, "cannot start:\n  - --brokers nowhere: no such host")),
+        ("refused", Outcome(1, "the broker refuses user 'bob'")),
+        ("unavailable", Outcome(1, "no broker answers at 127.0.0.1:9")),
+    ],
+)
+async def test_trouble_at_the_start_ends_the_node_with_its_message(
+    tmp_path: Path, prepare: str, outcome: Outcome
+) -> None:
+    async with node(tmp_path, shards=2, prepare=prepare) as under_test:
+        assert await ended(under_test) == outcome
+
+
+async def test_user_code_that_cannot_be_loaded_ends_the_node_with_its_error(tmp_path: Path) -> None:
+    async with node(tmp_path, factory="fake_shard_host:make_badly") as under_test:
+        assert await ended(under_test) == Outcome(1, "unexpected ValueError: app.py line 3: no such table")
+
+
+async def test_a_final_error_drains_the_others_and_is_reported_once(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=3, shards=3) as under_test:
+        await under_test.served(3)
+        pids = under_test.pids()
+        under_test.fault("stage-1")
+        assert await ended(under_test) == Outcome(1, "stage 'score' failed at payments/0/17")
+    stopped = [int(pid) for pid, event, *_ in under_test.journal() if event == "stop"]
+    assert sorted(stopped) == sorted(pids[::2])
+
+
+async def test_workers_that_die_again_and_again_end_the_node_and_the_message_says_how(tmp_path: Path) -> None:
+    patience = RestartPolicy(delay_first_s=0.01, delay_max_s=0.02, crashes_max=3)
+    async with node(tmp_path, workers=1, shards=1, restarts=patience) as under_test:
+        under_test.fault("poison-0")
+        outcome = await ended(under_test)
+    assert outcome.exit_code == 1
+    assert "more than 3 times" in str(outcome.message)
+    assert "SIGKILL" in str(outcome.message)
+    assert sum(event == "preparing" for _, event, *_ in under_test.journal()) == 4
+
+
+async def test_an_unexpected_error_is_a_crash_and_its_message_stays_out_of_the_logs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with node(tmp_path, workers=1, shards=1) as under_test:
+        await under_test.served(1)
+        under_test.fault("defect-0")
+        await eventually(lambda: under_test.worker(0)["incarnation"] == 2, "the worker is started again")
+        (tmp_path / "defect-0").unlink(missing_ok=True)
+    stderr = capfd.readouterr().err
+    assert "unexpected KeyError" in stderr
+    assert "in _meet_faults" in stderr
+    assert "secret payload" not in stderr
+
+
+# -- ending -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_until_caught_up_ends_by_itself(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=3, shards=2, until="caught-up") as under_test:
+        await under_test.served(2)
+        under_test.fault("caught-up")
+        assert await ended(under_test) == Outcome(0)
+
+
+@pytest.mark.parametrize("fault", ["hang-stop", "block-stop"])
+async def test_a_drain_that_hangs_is_ended_at_its_bound_with_a_message(tmp_path: Path, fault: str) -> None:
+    async with node(tmp_path, shards=2, drain_timeout_s=1.0) as under_test:
+        await under_test.served(2)
+        under_test.fault(fault)
+    assert under_test.outcome is not None
+    assert under_test.outcome.exit_code == 1
+    assert "did not drain within" in str(under_test.outcome.message)
+
+
+async def test_a_second_signal_cuts_a_drain_short(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=2) as under_test:
+        await under_test.served(2)
+        under_test.fault("block-stop")
+        under_test.agent.request_stop(signal.SIGTERM)
+        await eventually(lambda: ["stop"] in [entry[1:] for entry in under_test.journal()], "the drain has begun")
+        under_test.agent.request_stop(signal.SIGTERM)
+        outcome = await ended(under_test)
+    assert outcome.exit_code == 143
+
+
+async def test_a_stop_while_user_code_is_still_loading_ends_at_once(tmp_path: Path) -> None:
+    async with node(tmp_path, factory="fake_shard_host:make_slowly") as under_test:
+        await eventually(lambda: list(tmp_path.glob("loading-*")), "user code is being loaded")
+    assert under_test.outcome == Outcome(0)
+
+
+async def test_a_stop_while_workers_wait_for_the_broker_ends_at_once(tmp_path: Path) -> None:
+    async with node(tmp_path, shards=1, prepare="hang") as under_test:
+        await eventually(under_test.journal, "a worker waits")
+    assert under_test.outcome == Outcome(0)
+
+
+async def test_cancelling_an_agent_leaves_no_process_behind(tmp_path: Path) -> None:
+    factory = HostFactory("fake_shard_host:make", {"directory": str(tmp_path), "shards": 2})
+    agent = Agent(NodeSettings(workers=2), factory)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(agent.run())
+        under_test = Node(agent, tmp_path)
+        await under_test.served(2)
+        pids = under_test.pids()
+        running.cancel()
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+# -- as a program -----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from millstream.processor.agent import HostFactory
+from millstream.processor.event_log import configure_logging
+from millstream.processor.node import report, run_node
+from millstream.processor.supervision import NodeSettings
+configure_logging("info")
+factory = HostFactory("fake_shard_host:make", {"directory": sys.argv[1], "shards": 4})
+sys.exit(report(run_node(NodeSettings(workers=2), factory)))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (tmp_path / "stderr").open("wb") as stderr:
+        running = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=stderr)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+async def children_that_serve(program: subprocess.Popen[bytes], directory: Path, shards: int) -> list[psutil.Process]:
+    journal = directory / "journal"
+    await eventually(lambda: journal.exists() and journal.read_text().count(" start ") >= shards, "shards are served")
+    return psutil.Process(program.pid).children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers notice the end of the channel, when they listen")
+async def test_workers_die_with_an_agent_that_is_killed(program: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    children = await children_that_serve(program, tmp_path, 4)
+    assert len(children) == 2
+    program.kill()
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert alive == []
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_the_program_and_it_exits_with_0(
+    program: subprocess.Popen[bytes], tmp_path: Path, stop_signal: signal.Signals
+) -> None:
+    await children_that_serve(program, tmp_path, 4)
+    program.send_signal(stop_signal)
+    await eventually(lambda: program.poll() is not None, "the program ends")
+    assert program.returncode == 0
+    assert (tmp_path / "journal").read_text().count(" release ") == 4
+
+
+async def test_a_second_signal_ends_the_program_by_the_convention(
+    program: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    await children_that_serve(program, tmp_path, 4)
+    (tmp_path / "block-stop").touch()
+    program.send_signal(signal.SIGINT)
+    await eventually(lambda: " stop" in (tmp_path / "journal").read_text(), "the drain has begun")
+    program.send_signal(signal.SIGINT)
+    await eventually(lambda: program.poll() is not None, "the program ends")
+    assert program.returncode == 130
+    assert "second signal" in (tmp_path / "stderr").read_text()
+
+
+async def test_arguments_of_hosts_are_in_no_process_list(program: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    for child in await children_that_serve(program, tmp_path, 4):
+        assert str(tmp_path) not in " ".join(child.cmdline()[1:])
+        assert str(tmp_path) not in {value for key, value in child.environ().items() if key not in os.environ}
+
+
+def test_the_agent_loads_no_user_code_and_none_of_the_heavy_libraries() -> None:
+    check = """
+import sys
+import millstream.processor.node
+heavy = {"numpy", "numba", "aiokafka", "confluent_kafka", "cramjam", "orjson"} & sys.modules.keys()
+sys.exit(f"the agent loads {sorted(heavy)}" if heavy else 0)
+"""
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=PATIENCE_S)
+
+
+# -- what it tells ----------------------------------------------------------------------------------------------------
+
+
+async def get(url: str) -> str:
+    def read() -> str:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    return await asyncio.to_thread(read)
+
+
+def metric(text: str, name: str) -> float:
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name)
+
+
+async def test_the_pages_tell_health_status_and_counters_that_survive_a_crash(tmp_path: Path) -> None:
+    listener = bind("127.0.0.1:0")
+    assert listener is not None
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with node(tmp_path, shards=4, listener=listener) as under_test:
+        await under_test.served(4)
+        assert await get(f"{url}/healthz") == "ok\n"
+        await eventually(lambda: under_test.agent.status()["counts"]["records_in"] > 0, "records are counted")
+        before = metric(await get(f"{url}/metrics"), "millstream_records_in_total")
+        assert before > 0
+        under_test.fault("crash-0")
+        under_test.fault("crash-2")
+        await eventually(lambda: under_test.worker(0)["incarnation"] > 1, "worker 0 is started again")
+        text = await get(f"{url}/metrics")
+        assert metric(text, "millstream_records_in_total") >= before
+        assert metric(text, "millstream_worker_restarts_total") >= 1
+        await under_test.served(4)
+        text = await get(f"{url}/metrics")
+        assert metric(text, "millstream_shards_owned") == metric(text, "millstream_shards") == 4
+        assert metric(text, "millstream_workers") == 2
+        status = json.loads(await get(f"{url}/status"))
+        assert (status["pipeline"], status["phase"], len(status["workers"])) == ("fake", "running", 2)
+
+
+async def test_what_strangers_send_to_the_pages_is_refused_or_dropped(tmp_path: Path) -> None:
+    listener = bind("127.0.0.1:0")
+    assert listener is not None
+    address = listener.getsockname()
+
+    async def send(request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request)
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    async with node(tmp_path, workers=1, shards=1, listener=listener):
+        assert b" 404 " in await send(b"GET /etc/passwd HTTP/1.1\r\n\r\n")
+        assert b" 405 " in await send(b"POST /status HTTP/1.1\r\n\r\n")
+        assert b" 400 " in await send(b"\r\n\r\n")
+        assert await send(b"GET /" + b"x" * 100_000) == b""
+        assert (await send(b"GET /healthz?x=1 HTTP/1.0\r\n\r\n")).endswith(b"\r\n\r\nok\n")
+
+
+def test_an_address_that_is_taken_or_senseless_is_refused_before_anything_starts() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(SettingsError, match=r"cannot listen.*--http off"),
+    ):
+        bind(f"127.0.0.1:{taken.getsockname()[1]}")
+    for senseless in ("9100", "localhost", "localhost:", "localhost:http", "localhost:70000", ""):
+        with pytest.raises(SettingsError, match="must be host:port"):
+            bind(senseless)
+    assert bind("off") is None
