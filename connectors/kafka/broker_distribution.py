@@ -100,7 +100,10 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _download(directory: Path) -> tuple[Path, ...]:
-    """Gather the jars beside `directory`, then put them in its place with one rename."""
+    """Gather the jars beside `directory`, then put them in its place with one rename. The caller holds the lock."""
+    for abandoned in directory.parent.glob("download-*"):
+        # Only a process that was killed leaves one behind: the lock says that nobody is at work.
+        shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="download-", dir=directory.parent) as staging, _progress() as report:
         gathered = Path(staging) / "jars"
         gathered.mkdir()

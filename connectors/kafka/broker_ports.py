@@ -7,23 +7,34 @@ itself is registered and serves.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import random
 import socket
 import struct
 from collections.abc import Iterable
 
+from millstream.processor.errors import UnavailableError
+
 _METADATA = 3
 _METADATA_VERSION = 1
 _ANSWER_BYTES_MAX = 1 << 20
+_PORTS = range(20_000, 32_000)
+_CANDIDATES = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports that were free a moment ago. Another process may take one before it is used."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """`count` different ports that were free a moment ago. Another process may take one before it is used.
+
+    They lie below the range from which the kernel takes the local ports of outgoing connections. From that range a
+    client could be given the broker's own port while the broker is down: it would then hold the port against the
+    restart, or even be connected with itself.
+    """
+    # A program's own seed must not decide: two test sessions with one seed would choose the same ports.
+    candidates = random.SystemRandom().sample(_PORTS, _CANDIDATES)
+    free = list(itertools.islice(filter(_can_bind, candidates), count))
+    if len(free) == count:
+        return free
+    raise UnavailableError(f"no {count} free ports among {_CANDIDATES} tried in {_PORTS.start}-{_PORTS.stop - 1}")
 
 
 def taken_ports(ports: Iterable[int]) -> list[int]:

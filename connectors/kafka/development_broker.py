@@ -40,7 +40,6 @@ __all__ = ["BrokerSecurity", "DevelopmentBroker"]
 
 _START_ATTEMPTS = 5
 _STOP_TIMEOUT_S = 10
-_FORMAT_TIMEOUT_S = 60
 _ANSWER_TIMEOUT_S = 1
 _POLL_INTERVAL_S = 0.02
 _HEAP_MB_MIN = 128
@@ -171,7 +170,7 @@ class DevelopmentBroker:
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = self._choose_ports()
             self._write_properties()
-            self._format_storage(distribution)
+            self._format_storage(distribution, deadline)
             self._spawn(distribution)
             if self._becomes_ready(deadline):
                 return
@@ -226,15 +225,21 @@ class DevelopmentBroker:
         options = java_options(heap_mb=self._heap_mb, logging_file=self.data_directory / "log4j2.xml")
         return [str(distribution.java), *options, "-cp", distribution.class_path, *arguments]
 
-    def _format_storage(self, distribution: KafkaDistribution) -> None:
+    def _format_storage(self, distribution: KafkaDistribution, deadline: float) -> None:
         """Give an empty data directory its cluster id and its features; a formatted one is left as it is."""
         if (self._log_directory / "meta.properties").exists():
             return
         tool = ["kafka.tools.StorageTool", "format", "-t", _new_cluster_id(), "-c", str(self._properties_file)]
         scram = self._security.scram_arguments() if self._security else []
-        result = subprocess.run(
-            self._java(distribution, *tool, *scram), capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S
-        )
+        try:
+            result = subprocess.run(
+                self._java(distribution, *tool, *scram),
+                capture_output=True,
+                text=True,
+                timeout=max(1, deadline - time.monotonic()),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnavailableError("the development broker's storage was not formatted in time") from error
         if result.returncode != 0:
             lines = (result.stdout + result.stderr).splitlines()[-_LOG_LINES_SHOWN:]
             raise UnavailableError("the development broker's storage could not be formatted:\n" + "\n".join(lines))
