@@ -149,10 +149,14 @@ class _Response:
 
     def choose_batches(self, aborted: Sequence[tuple[int, int]]) -> Index:
         """The rows of the batches that hold records for the user."""
-        dropped = aborted_batches(self.headers, self._abort_markers(), aborted) if aborted else np.False_
+        # Reading the markers may end before one that is damaged, so it comes first.
+        markers = self._abort_markers() if aborted else None
         headers = self.headers
         wanted = (headers[:, LAST_OFFSET] >= self._fetch_offset) & (headers[:, RECORD_COUNT] > 0)
-        return np.flatnonzero(wanted & ((headers[:, ATTRIBUTES] & CONTROL) == 0) & ~dropped)
+        wanted &= (headers[:, ATTRIBUTES] & CONTROL) == 0
+        if markers is not None:
+            wanted &= ~aborted_batches(headers, markers, aborted)
+        return np.flatnonzero(wanted)
 
     def _abort_markers(self) -> Bools:
         """True for each control batch that aborts a transaction; ends before the first that cannot be read."""

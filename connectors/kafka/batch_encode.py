@@ -111,7 +111,7 @@ class BatchBuilder:
     def append(self, out: OutputRecords, rows: Index) -> None:
         """Write the chosen rows of `out`, in the order of `rows`; all of them, or none if this raises.
 
-        Raises RecordTooLargeError for a record that no batch can hold, and IndexError for rows that are not there
+        Raises RecordTooLargeError for a record that no batch can hold, and ValueError for rows that are not there
         or point outside their buffer.
         """
         finished_before = len(self._finished)
@@ -204,7 +204,7 @@ def _write_error(outcome: int, out: OutputRecords, row: int, batch_bytes_max: in
             f"(raise the topic's max.message.bytes, or write smaller records)"
         )
     assert outcome == OUT_OF_BUFFER, outcome
-    return IndexError(f"row {row} of {len(out)} for topic {out.topic} is not there or points outside its buffer")
+    return ValueError(f"row {row} of {len(out)} for topic {out.topic} is not there or points outside its buffer")
 
 
 def _packed(batch: Bytes, kind: Compression) -> tuple[Bytes, Compression]:

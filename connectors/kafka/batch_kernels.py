@@ -124,6 +124,9 @@ def _header_fault(headers: Int64Matrix, row: int, offset_before: int) -> int:
     payload_bytes = headers[row, PAYLOAD_END] - headers[row, PAYLOAD_START]
     if count < 0 or (compression == 0 and count * RECORD_BYTES_MIN > payload_bytes):
         return BAD_COUNT
+    # A batch that compaction has emptied is a header alone, packed or not; it is not looked into any further.
+    if count == 0 and payload_bytes > 0:
+        return BAD_PAYLOAD_END
     return FINE
 
 

@@ -20,7 +20,7 @@ def place(keys: Slices, unkeyed_partition: Int32s, partitions: int) -> Int32s:
         raise ValueError(f"partitions is {partitions}; a topic has at least 1")
     placed = np.empty(len(keys), np.int32)
     if not _place(_read_only(keys.buffer), keys.start, keys.size, unkeyed_partition, partitions, placed):
-        raise IndexError("a key points outside its buffer")
+        raise ValueError("a key points outside its buffer")
     return placed
 
 
@@ -29,7 +29,7 @@ def rows_by_partition(placed: Int32s, partitions: int) -> list[tuple[int, Index]
     ends = np.zeros(partitions, np.int64)
     rows = np.empty(len(placed), np.int64)
     if not _group(placed, ends, rows):
-        raise IndexError(f"a row is placed outside partitions 0 to {partitions - 1}")
+        raise ValueError(f"a row is placed outside partitions 0 to {partitions - 1}")
     groups = []
     start = 0
     for partition, end in enumerate(ends.tolist()):
