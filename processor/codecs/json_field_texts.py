@@ -20,7 +20,8 @@ NonFinite = Literal["refuse", "null"]
 WritableColumn = npt.NDArray[np.generic] | Slices | Sequence[str | None]
 Problems = dict[int, str]
 
-_EXACT_IN_FLOAT64 = 2**53
+# From here on two integers may have one float64.
+_NOT_EXACT_IN_FLOAT64 = 2**53
 _LITERALS = np.frombuffer(b"falsetrue", np.uint8)
 _COMMA = ord(",")
 
@@ -89,8 +90,8 @@ def _float_texts(column: npt.NDArray[np.generic], non_finite: NonFinite) -> tupl
     floats = column.astype(np.float64)
     problems = {}
     if column.dtype.kind != "f":
-        changed = (floats > _EXACT_IN_FLOAT64) | (floats < -_EXACT_IN_FLOAT64)
-        problems = dict.fromkeys(np.flatnonzero(changed).tolist(), "the integer is beyond what float64 holds exactly")
+        unsafe = np.abs(floats) >= _NOT_EXACT_IN_FLOAT64
+        problems = dict.fromkeys(np.flatnonzero(unsafe).tolist(), "the integer is beyond what float64 holds exactly")
     elif non_finite == "refuse":
         finite = np.isfinite(floats)
         problems = dict.fromkeys(
