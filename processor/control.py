@@ -77,10 +77,14 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     """The worker was told to end by somebody else: it drains and wants no new shards."""
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The run had an end, and these shards have reached it. The worker exits."""
+class ShardFinished(msgspec.Struct, frozen=True, tag="shard-finished"):
+    """The run has an end, and the shard has reached it: nobody needs to run it any more."""
 
-    shards: list[int]
+    shard: int
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The run has an end, and all shards of this worker have reached it; the worker exits."""
 
 
 class Trouble(Enum):
@@ -100,7 +104,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 ToWorker: TypeAlias = Start | Assign | Stop
-ToAgent: TypeAlias = Ready | Progress | Leaving | Finished | Failed | HostEvent
+ToAgent: TypeAlias = Ready | Progress | Leaving | ShardFinished | Done | Failed | HostEvent
 Incoming = TypeVar("Incoming")
 
 TO_WORKER: Final[msgspec.json.Decoder[ToWorker]] = msgspec.json.Decoder(ToWorker)

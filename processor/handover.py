@@ -10,7 +10,7 @@ doing harm; one at a time keeps them from stealing the shard from each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from millstream.processor.plan import plan
 
@@ -19,7 +19,8 @@ class Handover:
     """Who owns which of a fixed number of shards, as far as the agent knows."""
 
     def __init__(self, shards: int) -> None:
-        self._open = set(range(shards))
+        self._shards = range(shards)
+        self._open = set(self._shards)
         self._planned: dict[int, int] = {}
         self._owners: dict[int, int] = {}
         self._releasing: dict[int, tuple[int, float]] = {}
@@ -44,7 +45,8 @@ class Handover:
         `release_by`.
         """
         # A shard under way to a worker counts as that worker's: asking back what was asked for already saves nothing.
-        self._planned = plan(self._planned, live, self._open) or self._planned
+        # Shards that have finished are planned too: their end alone is no reason to move others.
+        self._planned = plan(self._planned, live, self._shards) or self._planned
         changed = self._ask_back(live, release_by) | self._hand_out(live)
         return {worker: self.owned(worker) for worker in sorted(changed)}
 
@@ -89,12 +91,11 @@ class Handover:
         self._planned = {shard: owner for shard, owner in self._planned.items() if owner != worker}
         return held
 
-    def finished(self, shards: Iterable[int]) -> None:
-        """These shards have reached the end of the run and need no owner any more."""
-        for shard in shards:
-            self._open.discard(shard)
-            for table in (self._planned, self._owners, self._releasing):
-                table.pop(shard, None)
+    def finished(self, shard: int) -> None:
+        """The shard has reached the end of the run and needs no owner any more."""
+        self._open.discard(shard)
+        self._owners.pop(shard, None)
+        self._releasing.pop(shard, None)
 
     def overdue(self, now: float) -> frozenset[int]:
         """The workers that should have released something by now."""

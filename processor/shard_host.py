@@ -30,7 +30,11 @@ class ShardStarted(msgspec.Struct, frozen=True, tag="shard-started"):
 
 
 class ShardReleased(msgspec.Struct, frozen=True, tag="shard-released"):
-    """The host has committed what it had of the shard, or dropped it, and will not touch it again."""
+    """The host has committed what it had of the shard, or dropped it, and will not touch it again.
+
+    Where the shard is still named by the last `assign` and no `stop` was asked for, this says that the shard has
+    reached the end of the run.
+    """
 
     shard: int
 

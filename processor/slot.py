@@ -35,7 +35,7 @@ class Slot:
     incarnation: int = 0
     started_at: float = 0.0
     has_progressed: bool = False
-    has_finished: bool = False
+    is_done: bool = False
     last_words: str | None = None
     is_to_blame: bool = True
     deaths_in_row: int = 0
@@ -50,7 +50,7 @@ class Slot:
         """A new incarnation, about which nothing is known yet."""
         self.incarnation += 1
         self.started_at = now
-        self.has_progressed = self.has_finished = False
+        self.has_progressed = self.is_done = False
         self.last_words = None
         self.is_to_blame = True
         self.enter(Standing.STARTING, now + start_timeout_s)

@@ -19,11 +19,12 @@ from typing import Final
 from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
 from millstream.processor.control import (
     Assign,
+    Done,
     Failed,
-    Finished,
     Leaving,
     Progress,
     Ready,
+    ShardFinished,
     Stop,
     ToAgent,
     Trouble,
@@ -97,14 +98,18 @@ class Supervisor:
                 self._on_ready(slot, message, now)
             case Progress(counts=counts):
                 slot.has_progressed |= counts.records_in > 0
+                return []
             case ShardReleased(shard=shard):
                 self._on_released(slot, shard)
             case ShardRestarted():
                 self.shard_restarts += 1
             case Leaving():
                 self._on_leaving(slot, now)
-            case Finished(shards=shards):
-                self._on_finished(slot, shards, now)
+            case ShardFinished(shard=shard):
+                self._on_finished(slot, shard, now)
+            case Done():
+                slot.is_done = True
+                slot.enter(Standing.LEAVING, now + EXIT_WAIT_S)
             case Failed():
                 self._on_failed(slot, message, now)
         self._settle(now)
@@ -130,7 +135,7 @@ class Supervisor:
             )
         if self._ending is not None:
             self._on_exit_while_ending(slot, before, has_left, exit_text)
-        elif not slot.has_finished:
+        elif not slot.is_done:
             self._on_exit_while_running(slot, has_left, exit_text, now)
         self._replace_hands(now)
         self._end_if_empty()
@@ -233,13 +238,11 @@ class Supervisor:
         slot.enter(Standing.LEAVING, deadline)
         self._handover.leaving(slot.worker, deadline)
 
-    def _on_finished(self, slot: Slot, shards: list[int], now: float) -> None:
+    def _on_finished(self, slot: Slot, shard: int, now: float) -> None:
         if self._handover is None:
             return
-        slot.has_finished = True
-        slot.enter(Standing.LEAVING, now + EXIT_WAIT_S)
-        self._handover.finished(shards)
-        _log.info("worker.finished", worker=slot.worker, shards=shards)
+        self._handover.finished(shard)
+        _log.info("shard.finished", worker=slot.worker, shard=shard)
         if self._handover.is_complete:
             self._end(Outcome(0), now)
 

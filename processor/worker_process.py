@@ -24,11 +24,12 @@ from millstream.processor.control import (
     TO_WORKER,
     Assign,
     Channel,
+    Done,
     Failed,
-    Finished,
     Leaving,
     Progress,
     Ready,
+    ShardFinished,
     Start,
     Stop,
     ToWorker,
@@ -71,7 +72,6 @@ class Worker:
         self._stop_asked = asyncio.Event()
         self._is_serving = False
         self._wanted: frozenset[int] = frozenset()
-        self._started: set[int] = set()
 
     async def run(self) -> int:
         """Serve until the host is done or told to stop; answers the exit code. The agent knows why by then."""
@@ -106,7 +106,7 @@ class Worker:
                 task.cancel()
         self._say_progress(0.0)
         if self._stop_timeout_s is None:
-            self._channel.send_nowait(Finished(sorted(self._started & self._wanted)))
+            self._channel.send_nowait(Done())
 
     async def _prepare_and_serve(self, tasks: asyncio.TaskGroup) -> None:
         stop_asked = tasks.create_task(self._stop_asked.wait())
@@ -161,11 +161,11 @@ class Worker:
     def _report(self, event: HostEvent) -> None:
         match event:
             case ShardStarted(shard):
-                self._started.add(shard)
                 self._log.info("shard.started", shard=shard)
+            case ShardReleased(shard) if shard in self._wanted and self._stop_timeout_s is None:
+                self._channel.send_nowait(ShardFinished(shard))
+                return
             case ShardReleased(shard):
-                if shard not in self._wanted:
-                    self._started.discard(shard)
                 self._log.info("shard.released", shard=shard)
             case ShardRestarted(shard, reason):
                 self._log.warning("shard.restarted", shard=shard, reason=reason)

@@ -83,8 +83,11 @@ class FakeHost:
         return self._counts
 
     def _is_done(self) -> bool:
-        caught_up = self._until == "caught-up" and self._owned and self._has("caught-up")
-        return self._stopping or bool(caught_up)
+        if self._until == "caught-up" and self._owned and self._has("caught-up"):
+            for shard in sorted(self._owned):
+                self._release(shard)
+            self._stopping = True
+        return self._stopping
 
     def _release(self, shard: int) -> None:
         self._owned.discard(shard)

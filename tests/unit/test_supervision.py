@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
-from millstream.processor.control import Assign, Failed, Finished, Leaving, Progress, Ready, Stop, Trouble
+from millstream.processor.control import Assign, Done, Failed, Leaving, Progress, Ready, ShardFinished, Stop, Trouble
 from millstream.processor.counts import Counts
 from millstream.processor.restarts import RestartPolicy, delay_s
 from millstream.processor.shard_host import ShardReleased
@@ -79,6 +79,14 @@ class World:
         for shard in sorted(self.runs[worker] - self.wanted[worker]):
             self.runs[worker].discard(shard)
             self.perform(self.node.received(worker, ShardReleased(shard), self.now))
+
+    def finish(self, worker: int, shards: list[int]) -> None:
+        """The worker's host reaches the end of these shards, and then of the run."""
+        for shard in shards:
+            self.runs[worker].discard(shard)
+            self.perform(self.node.received(worker, ShardFinished(shard), self.now))
+        self.perform(self.node.received(worker, Done(), self.now))
+        self.exit(worker, "it exited with code 0", is_clean=True)
 
     def leave(self, worker: int) -> None:
         self.wanted[worker] = set()
@@ -360,27 +368,34 @@ def test_a_worker_that_leaves_by_itself_hands_over_shard_by_shard_and_is_replace
 
 def test_a_run_with_an_end_ends_when_every_shard_has_reached_it() -> None:
     world = World.ready(3, 2)
-    for worker in (0, 1):
-        shards = sorted(world.runs[worker])
-        world.runs.pop(worker)
-        world.perform(world.node.received(worker, Finished(shards), world.now))
-        world.exit(worker, "it exited with code 0", is_clean=True)
+    world.finish(0, [0])
+    assert world.node.outcome is None
+    world.finish(1, [1])
     assert world.told_to_stop == {2}, "the idle one is sent home"
     world.drain()
     assert world.node.outcome == Outcome(0)
     assert len(world.spawned) == 3
 
 
-def test_shards_that_came_too_late_to_a_finished_worker_are_still_run() -> None:
+def test_shards_that_came_too_late_to_a_worker_that_is_done_are_still_run() -> None:
     world = World.ready(2, 2)
     world.exit(1)
     assert world.owned() == {0: [0, 1]}
-    world.perform(world.node.received(0, Finished([0]), world.now))
-    world.exit(0, "it exited with code 0", is_clean=True)
+    world.finish(0, [0])
     assert world.node.outcome is None
     world.tick_to_next_deadline()
     world.say_ready(1, 2)
     assert world.owned() == {1: [1]}
+
+
+def test_a_shard_that_finishes_makes_no_other_move_and_is_never_given_out_again() -> None:
+    world = World.ready(2, 4)
+    for shard in (0, 1):
+        world.runs[0].discard(shard)
+        world.perform(world.node.received(0, ShardFinished(shard), world.now))
+    assert world.owned() == {1: [2, 3]}
+    world.exit(1)
+    assert world.owned() == {0: [2, 3]}
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------
