@@ -77,13 +77,13 @@ def execute(arguments: argparse.Namespace) -> int:
     confluent_arguments = kafka_settings_from(arguments, os.environ).confluent_arguments()
     _provide_topic(TopicAdmin(confluent_arguments), arguments.topic, arguments.create_partitions)
     notes = Console(stderr=True)
-    with _progress(notes, settings.events) as progress:
+    with Sender(confluent_arguments, arguments.topic) as sender, _progress(notes, settings.events) as progress:
         (task,) = progress.task_ids
 
         def show(at: SendProgress) -> None:
             progress.update(task, completed=at.sent, failed=at.failed)
 
-        report = send_all(Sender(confluent_arguments, arguments.topic), Workload(workload), pace, on_progress=show)
+        report = send_all(sender, Workload(workload), pace, on_progress=show)
     mistakes = load_mistakes(report, arguments.lateness_ms_max)
     is_late_only = report.failed == 0
     _print(report, mistakes, arguments.topic, as_json=arguments.json)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import confluent_kafka
 
@@ -75,7 +77,10 @@ class SendProgress:
 
 
 class Sender:
-    """One idempotent producer for one topic; records with the same key keep their order."""
+    """One idempotent producer for one topic; records with the same key keep their order.
+
+    A context manager: leaving it closes the client, and waits for nothing that `flush` did not wait for.
+    """
 
     def __init__(self, confluent_arguments: Mapping[str, object], topic: str) -> None:
         self._topic = topic
@@ -84,6 +89,8 @@ class Sender:
         self._producer = confluent_kafka.Producer(
             {
                 **confluent_arguments,
+                # Its warnings are about what it mends by itself, such as a coordinator that is still loading.
+                "log_level": 3,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
@@ -99,6 +106,15 @@ class Sender:
                 "on_delivery": self._note_failure,
             }
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._producer.purge()
+        self._producer.close()
 
     @property
     def failed(self) -> int:

@@ -39,8 +39,9 @@ class VerifySettings:
     """What is to be judged. Raises SettingsError with every mistake at once.
 
     `follow_events` is how many events the input will hold in the end, for a judge that watches the system at work;
-    None judges what is there. `patience_s` bounds every wait for the next record. `group` is where the
-    pipeline keeps its offsets (its name); None does not check them.
+    None judges what is there. `warm_up_events` of them are there before the judge, on purpose. `patience_s` bounds
+    every wait for the next record. `group` is where the pipeline keeps its offsets (its name); None does not check
+    them.
     """
 
     inputs: tuple[str, ...]
@@ -48,6 +49,7 @@ class VerifySettings:
     group: str | None = None
     effects_each: int = 1
     follow_events: int | None = None
+    warm_up_events: int = 0
     patience_s: float = 30.0
     settle_s: float = 0.5
 
@@ -302,7 +304,7 @@ def _remarks(
         yield "The input holds some ids more than once (two loads in one topic?); give each load ids of its own."
     if settings.follow_events is not None and balance.inputs < settings.follow_events:
         yield f"The input holds {balance.inputs} events; {settings.follow_events} were to be followed."
-    if outputs_before:
+    if outputs_before and not settings.warm_up_events:
         yield f"The first {outputs_before} offsets of the output are older than this judge; they have no latency."
     if uncommitted:
         yield f"{uncommitted} offsets in the output belong to a transaction that is still open."

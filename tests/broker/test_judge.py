@@ -55,7 +55,8 @@ def loaded(kafka: Kafka, topics: Topics) -> KeyedValues:
 
 
 def _load(kafka: Kafka, topic: str, pace: Pace, first_id: int = 0) -> None:
-    report = send_all(Sender(kafka, topic), Workload(WorkloadSettings(keys=50, first_id=first_id)), pace)
+    with Sender(kafka, topic) as sender:
+        report = send_all(sender, Workload(WorkloadSettings(keys=50, first_id=first_id)), pace)
     assert report.failed == 0
 
 
@@ -255,6 +256,7 @@ def test_records_that_the_broker_refuses_are_counted_and_the_reason_is_told(
     tiny = NewTopic(topic, num_partitions=1, config={"max.message.bytes": "200"})
     admin = AdminClient(kafka)
     admin.create_topics([tiny])[topic].result(20)
-    report = send_all(Sender(kafka, topic), Workload(WorkloadSettings(payload_bytes=500)), FullSpeed(10))
+    with Sender(kafka, topic) as sender:
+        report = send_all(sender, Workload(WorkloadSettings(payload_bytes=500)), FullSpeed(10))
     assert (report.events, report.delivered, report.failed) == (10, 0, 10)
     assert report.first_error
