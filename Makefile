@@ -19,7 +19,7 @@ check: setup $(NAMESPACE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(foreach package,$(PACKAGES),-p millstream.$(package))
-	cd build/namespace && ../../$(BIN)/lint-imports --config ../../.importlinter --no-cache
+	cd build/namespace && ../../$(BIN)/lint-imports --no-cache ../../.importlinter
 
 bench: setup
 	$(BIN)/python -m millstream.loadgen.bench

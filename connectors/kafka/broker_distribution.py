@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,7 @@ def _resolve(staging: Path, report: _Report) -> list[Path]:
                     f"Apache Kafka {KAFKA_VERSION} could not be downloaded from Maven Central after {attempt} "
                     f"attempts: {error}. Check the network, or use a broker of your own with --brokers"
                 ) from error
+            time.sleep(attempt)
     raise AssertionError("the last attempt either returns or raises")
 
 
