@@ -28,7 +28,7 @@ Each value adds one newline at least, so if there are as many newlines as values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -36,8 +36,8 @@ import msgspec
 import numpy as np
 
 from millstream.processor.codecs.messages import undecodable, unencodable
-from millstream.processor.codecs.value_kernels import mark_whole_looking
-from millstream.processor.columns import NULL_SIZE, Bytes, Int32s, Slices
+from millstream.processor.codecs.value_kernels import mark_whole_looking, split_lines
+from millstream.processor.columns import NULL_SIZE, Bytes, Slices
 from millstream.processor.errors import DecodeError, EncodeError
 
 # Large enough that a call's own cost vanishes, small enough that a bad row makes little work be done twice.
@@ -46,7 +46,6 @@ _BLOCK_ROWS = 4096
 _ROWS_ONE_BY_ONE = 4
 
 _ENCODER = msgspec.json.Encoder()
-_LINE_FEED = ord("\n")
 
 
 JsonDecoder = msgspec.json.Decoder[Any]
@@ -139,70 +138,86 @@ def _decode_one(decoder: JsonDecoder, text: memoryview, codec: str) -> object:
         return undecodable(codec, error)
 
 
-def encode_each_line(values: Sequence[object], codec: str) -> tuple[Slices, dict[int, EncodeError]]:
-    """A row of JSON for each object, null for None, and an error (and a null row) for each that cannot be JSON.
+@dataclass(frozen=True, slots=True)
+class EncodedLines:
+    """A row for each object, null for None and for those in `errors`.
+
+    `may_hold_null[row]` is 0 where no `null` stands in the row.
+    """
+
+    rows: Slices
+    may_hold_null: Bytes
+    errors: dict[int, EncodeError]
+
+
+def encode_each_line(values: Sequence[object], codec: str) -> EncodedLines:
+    """A row of JSON for each object, and an error for each that cannot be JSON.
 
     Raises OverflowError where all rows together pass 2 GiB, and MemoryError.
     """
+    lines = _encode_joined(values)
+    if lines is not None:
+        return lines
+    errors: dict[int, EncodeError] = {}
+    for first in range(0, len(values), _BLOCK_ROWS):
+        _find_unencodable(values[first : first + _BLOCK_ROWS], first, codec, errors)
+    lines = _encode_joined([None if row in errors else value for row, value in enumerate(values)]) if errors else None
+    if lines is not None:
+        return replace(lines, errors=errors)
+    return _encode_one_by_one(values, codec)
+
+
+def _encode_joined(values: Sequence[object]) -> EncodedLines | None:
+    """All rows from one call; None where an object cannot be encoded, or holds newlines of its own."""
     present = [value for value in values if value is not None]
     try:
         text = np.frombuffer(_ENCODER.encode_lines(present), np.uint8)
     except MemoryError:
         raise
     except Exception:  # msgspec's errors, and whatever the values' own code raises
-        return _encode_piecemeal(values, codec)
+        return None
     if len(text) > np.iinfo(np.int32).max:
         raise OverflowError(f"{len(text)} bytes do not fit into one column (2 GiB at most)")
-    ends = np.flatnonzero(text == _LINE_FEED).astype(np.int32)
-    if len(ends) != len(present):
-        return _encode_piecemeal(values, codec)
-    lines = _between(text, ends)
-    if len(present) == len(values):
-        return lines, {}
-    return _with_nulls(lines, np.array([value is not None for value in values])), {}
+    start, size = np.empty(len(present), np.int32), np.empty(len(present), np.int32)
+    nulls = np.empty(len(present), np.uint8)
+    if split_lines(text, start, size, nulls) != len(present):
+        return None
+    lines = EncodedLines(Slices(text, start, size), nulls, {})
+    return lines if len(present) == len(values) else _with_null_rows(lines, values)
 
 
-def _between(text: Bytes, ends: Int32s) -> Slices:
-    start = np.zeros(len(ends), np.int32)
-    start[1:] = ends[:-1] + 1
-    return Slices(text, start, ends - start)
+def _with_null_rows(lines: EncodedLines, values: Sequence[object]) -> EncodedLines:
+    present = np.array([value is not None for value in values], np.bool_)
+    start = np.zeros(len(values), np.int32)
+    size = np.full(len(values), NULL_SIZE, np.int32)
+    may_hold_null = np.zeros(len(values), np.uint8)
+    start[present] = lines.rows.start
+    size[present] = lines.rows.size
+    may_hold_null[present] = lines.may_hold_null
+    return EncodedLines(Slices(lines.rows.buffer, start, size), may_hold_null, {})
 
 
-def _with_nulls(lines: Slices, present: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Slices:
-    start = np.zeros(len(present), np.int32)
-    size = np.full(len(present), NULL_SIZE, np.int32)
-    start[present] = lines.start
-    size[present] = lines.size
-    return Slices(lines.buffer, start, size)
+def _find_unencodable(values: Sequence[object], first: int, codec: str, errors: dict[int, EncodeError]) -> None:
+    """Add an error for each object that cannot be encoded; `values[0]` is row `first`."""
+    try:
+        _ENCODER.encode_lines(values)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if len(values) == 1:
+            errors[first] = unencodable(codec, values[0], error)
+            return
+        middle = len(values) // 2
+        _find_unencodable(values[:middle], first, codec, errors)
+        _find_unencodable(values[middle:], first + middle, codec, errors)
 
 
-def _encode_piecemeal(values: Sequence[object], codec: str) -> tuple[Slices, dict[int, EncodeError]]:
+def _encode_one_by_one(values: Sequence[object], codec: str) -> EncodedLines:
     rows: list[bytes | None] = []
     errors: dict[int, EncodeError] = {}
-    for first in range(0, len(values), _BLOCK_ROWS):
-        _encode_block(values[first : first + _BLOCK_ROWS], codec, rows, errors)
-    return Slices.from_list(rows), errors
-
-
-def _encode_block(
-    values: Sequence[object], codec: str, rows: list[bytes | None], errors: dict[int, EncodeError]
-) -> None:
-    if len(values) > _ROWS_ONE_BY_ONE:
-        try:
-            lines = _ENCODER.encode_lines([value for value in values if value is not None]).split(b"\n")
-        except MemoryError:
-            raise
-        except Exception:
-            middle = len(values) // 2
-            _encode_block(values[:middle], codec, rows, errors)
-            _encode_block(values[middle:], codec, rows, errors)
-            return
-        # The split leaves an empty piece after the last newline.
-        if len(lines) - 1 == sum(value is not None for value in values):
-            pieces = iter(lines)
-            rows.extend(None if value is None else next(pieces) for value in values)
-            return
     encode_singly(_ENCODER.encode, values, codec, rows, errors)
+    slices = Slices.from_list(rows)
+    return EncodedLines(slices, (slices.size != NULL_SIZE).astype(np.uint8), errors)
 
 
 def encode_singly(

@@ -9,8 +9,11 @@ import msgspec
 import numpy as np
 
 from millstream.processor.codecs.fidelity import Fidelity
-from millstream.processor.codecs.json_lines import decode_each_line, encode_each_line
-from millstream.processor.codecs.number_checks import holds_big_integer, holds_non_finite
+from millstream.processor.codecs.json_lines import EncodedLines, decode_each_line, encode_each_line
+from millstream.processor.codecs.number_checks import (
+    holds_big_integer,
+    places_of_non_finite,
+)
 from millstream.processor.codecs.unknown_fields import fields_to_keep, strict_shadow
 from millstream.processor.codecs.value_kernels import mark_long_digit_runs
 from millstream.processor.columns import NULL_SIZE, Index, Slices
@@ -71,16 +74,16 @@ class JsonCodec:
 
     def encode(self, values: Sequence[object]) -> Encoded:
         """JSON for all objects; see `ValueCodec.encode`."""
-        encoded, errors = encode_each_line(values, self._name)
+        encoded = encode_each_line(values, self._name)
+        errors = encoded.errors
         if self._fidelity.non_finite == "refuse":
-            for row in _rows_with_null(encoded):
-                if holds_non_finite(values[row]):
-                    errors[row] = EncodeError(f"{self._name}: {_NON_FINITE}")
+            for row in _rows_of_non_finite(values, encoded):
+                errors[row] = EncodeError(f"{self._name}: {_NON_FINITE}")
         if self._fidelity.big_integers == "refuse":
-            for row in _rows_with_long_digit_runs(encoded):
+            for row in _rows_with_long_digit_runs(encoded.rows):
                 if holds_big_integer(values[row]):
                     errors[row] = EncodeError(f"{self._name}: {_BIG}")
-        return Encoded(_without(encoded, errors), errors)
+        return Encoded(_without(encoded.rows, errors), errors)
 
 
 def merge_unknown_fields(original: Slices, encoded: Slices, named: frozenset[str]) -> Encoded:
@@ -110,7 +113,7 @@ def merge_unknown_fields(original: Slices, encoded: Slices, named: frozenset[str
             merged.append(None)
         else:
             merged.append(_merged(before[k], after[place], named))
-    lines, _ = encode_each_line(merged, name)
+    lines = encode_each_line(merged, name).rows
     return Encoded(_without(_replaced(encoded, rows[carrying], lines), errors), errors)
 
 
@@ -140,21 +143,10 @@ def _without(slices: Slices, errors: Mapping[int, Exception]) -> Slices:
     return Slices(slices.buffer, slices.start, size)
 
 
-def _rows_with_null(encoded: Slices) -> list[int]:
-    """Rows in which `null` stands somewhere, found by a few passes over all bytes at once.
-
-    The rows that are not null stand in `encoded` in ascending order, as encoders leave them.
-    """
-    text = encoded.buffer
-    places = np.flatnonzero((text[:-1] == ord("n")) & (text[1:] == ord("u")))
-    places = places[places < len(text) - 3]
-    places = places[(text[places + 2] == ord("l")) & (text[places + 3] == ord("l"))]
-    if not len(places):
-        return []
-    present = np.flatnonzero(encoded.size != NULL_SIZE)
-    rows = present[np.searchsorted(encoded.start[present], places, side="right") - 1]
-    unique: list[int] = np.unique(rows).tolist()
-    return unique
+def _rows_of_non_finite(values: Sequence[object], encoded: EncodedLines) -> list[int]:
+    """Rows whose object holds NaN or an infinity, for which msgspec has silently written `null`."""
+    suspects: list[int] = np.flatnonzero(encoded.may_hold_null).tolist()
+    return [suspects[place] for place in places_of_non_finite([values[row] for row in suspects])]
 
 
 def _rows_with_long_digit_runs(values: Slices) -> list[int]:
