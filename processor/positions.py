@@ -46,7 +46,10 @@ async def begin(
             why = "the topic was deleted and created again since its offset was committed"
             fresh[partition] = await after_lost(shard_log, partition, policy, why)
         elif partition in known.started:
-            why = "it had a committed offset once and has none now (offsets expire 7 days after their last commit)"
+            why = (
+                "it had a committed offset once and has none now: the topic was deleted and created again, or the "
+                "offset expired (offsets.retention.minutes after its last commit)"
+            )
             fresh[partition] = await after_lost(shard_log, partition, policy, why)
         else:
             new.append(partition)

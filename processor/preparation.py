@@ -71,8 +71,14 @@ async def prepare(log_: Log, pipeline: BuiltPipeline) -> Preparation:
 
 async def _ensure_topics(log_: Log, pipeline: BuiltPipeline) -> None:
     inputs = [topic.topic for topic in pipeline.inputs]
-    await _ensure(log_, pipeline, inputs, "input")
-    await _ensure(log_, pipeline, list(pipeline.output_topics), "output")
+    outputs = list(pipeline.output_topics)
+    if pipeline.missing_topics == "fail":
+        await _refuse_missing(log_, pipeline, inputs, outputs)
+    elif pipeline.missing_topics == "create":
+        await _create_missing(log_, pipeline, inputs, "input")
+        await _create_missing(log_, pipeline, outputs, "output")
+    else:
+        await _wait_for(log_, [*inputs, *outputs])
     if pipeline.dead_letter_topic is not None and await log_.missing_topics([pipeline.dead_letter_topic]):
         largest = max((await log_.record_bytes_max(inputs)).values())
         settings = {"max.message.bytes": str(largest + _DEAD_LETTER_HEADROOM_BYTES)}
@@ -81,25 +87,30 @@ async def _ensure_topics(log_: Log, pipeline: BuiltPipeline) -> None:
         log.info("topic created topic=%s for=dead-letters", pipeline.dead_letter_topic)
 
 
-async def _ensure(log_: Log, pipeline: BuiltPipeline, topics: Sequence[str], role: str) -> None:
-    told = False
+async def _refuse_missing(log_: Log, pipeline: BuiltPipeline, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    missing = set(await log_.missing_topics([*inputs, *outputs]))
+    if missing:
+        remedy = "create it, or say missing_topics='create' or 'wait'"
+        raise PipelineError(
+            f"pipeline {pipeline.name!r} cannot be started",
+            [f"input topic {topic!r} does not exist; {remedy}" for topic in inputs if topic in missing]
+            + [f"output topic {topic!r} does not exist; {remedy}" for topic in outputs if topic in missing],
+        )
+
+
+async def _create_missing(log_: Log, pipeline: BuiltPipeline, topics: Sequence[str], role: str) -> None:
+    if missing := await log_.missing_topics(topics):
+        partitions = await _widest_input(log_, pipeline)
+        await log_.create_topics([TopicPlan(topic, partitions, {}) for topic in missing])
+        log.info("topics created topics=%s for=%s partitions=%d", ",".join(missing), role, partitions)
+
+
+async def _wait_for(log_: Log, topics: Sequence[str]) -> None:
+    told: set[str] = set()
     while missing := await log_.missing_topics(topics):
-        if pipeline.missing_topics == "fail":
-            raise PipelineError(
-                f"pipeline {pipeline.name!r} cannot be started",
-                [
-                    f"{role} topic {topic!r} does not exist; create it, or say missing_topics='create' or 'wait'"
-                    for topic in missing
-                ],
-            )
-        if pipeline.missing_topics == "create":
-            partitions = await _widest_input(log_, pipeline)
-            await log_.create_topics([TopicPlan(topic, partitions, {}) for topic in missing])
-            log.info("topics created topics=%s for=%s partitions=%d", ",".join(missing), role, partitions)
-            continue
-        if not told:
-            log.warning("waiting for %s topics to be created topics=%s", role, ",".join(missing))
-            told = True
+        if told != set(missing):
+            told = set(missing)
+            log.warning("waiting for topics to be created topics=%s", ",".join(missing))
         await asyncio.sleep(_WAIT_FOR_TOPICS_S)
 
 
