@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch_making import PARTITION, Row, batch, expected, numbered, rows_of, with_base_offset, with_crc
+from batch_making import PARTITION, Row, batch, expected, numbered, rows_of, varint, with_base_offset, with_crc
 from hostile_batches import (
     check_agrees_with_plain_reader,
     check_sane,
@@ -211,6 +211,57 @@ def test_a_batch_that_cannot_be_unpacked_ends_decoding_there(kind: Compression) 
     assert fetched.corrupt is not None
     assert kind.name.lower() in fetched.corrupt.reason
     assert fetched.corrupt.next_offset == 16
+
+
+# Records whose length is right and of which one field lies: timestamp delta, offset delta, key, value, headers.
+LYING_RECORDS = {
+    "a timestamp of 10 bytes that overflow": (b"\x80" * 9 + b"\x02", b"\0", b"\x01", b"\x01", b"\0"),
+    "a timestamp of 11 bytes": (b"\x80" * 10 + b"\0", b"\0", b"\x01", b"\x01", b"\0"),
+    "an offset of 6 bytes": (b"\0", b"\x80" * 5 + b"\0", b"\x01", b"\x01", b"\0"),
+    "an offset before the first": (b"\0", varint(-1), b"\x01", b"\x01", b"\0"),
+    "an offset after the last": (b"\0", varint(1), b"\x01", b"\x01", b"\0"),
+    "a key size of -2": (b"\0", b"\0", varint(-2), b"\x01", b"\0"),
+    "a key size of -2^31": (b"\0", b"\0", varint(-(2**31)), b"\x01", b"\0"),
+    "a key that leaves the record": (b"\0", b"\0", varint(4), b"\x01", b"\0"),
+    "a key of 2 GiB": (b"\0", b"\0", varint(2**31 - 1), b"\x01", b"\0"),
+    "a value size of -2": (b"\0", b"\0", b"\x01", varint(-2), b"\0"),
+    "a value that leaves the record": (b"\0", b"\0", b"\x01", varint(2), b"\0"),
+    "a value of 2 GiB": (b"\0", b"\0", b"\x01", varint(2**31 - 1), b"\0"),
+    "a header count of -1": (b"\0", b"\0", b"\x01", b"\x01", varint(-1)),
+    "more headers than bytes": (b"\0", b"\0", b"\x01", b"\x01", varint(2) + b"\0\x01"),
+    "2^31 headers": (b"\0", b"\0", b"\x01", b"\x01", varint(2**31 - 1)),
+    "a header without a key": (b"\0", b"\0", b"\x01", b"\x01", varint(1) + b"\x01\x01"),
+    "a header key that leaves the record": (b"\0", b"\0", b"\x01", b"\x01", varint(1) + varint(2) + b"k"),
+    "a header value size of -2": (b"\0", b"\0", b"\x01", b"\x01", varint(1) + b"\0" + varint(-2)),
+    "a header value that leaves the record": (b"\0", b"\0", b"\x01", b"\x01", varint(1) + b"\0" + varint(1)),
+    "bytes after its headers": (b"\0", b"\0", b"\x01", b"\x01", b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("fields", LYING_RECORDS.values(), ids=LYING_RECORDS)
+@pytest.mark.parametrize("after", [b"", THIRD], ids=["alone", "with a batch behind it"])
+def test_a_record_of_which_one_field_lies_is_damage(fields: tuple[bytes, ...], after: bytes) -> None:
+    body = b"\0" + b"".join(fields)
+    lying = batch([Row()], base_offset=13, last_delta=0, payload=varint(len(body)) + body)
+
+    fetched = decode(FIRST + lying + after)
+
+    assert rows_of(fetched) == EXPECTED_FIRST
+    assert fetched.corrupt is not None
+    assert fetched.corrupt.base_offset == 13
+    assert fetched.corrupt.next_offset == 14
+
+
+@pytest.mark.parametrize("length", [-1, 0, 5, 100, 2**31 - 1])
+def test_a_record_whose_length_lies_is_damage(length: int) -> None:
+    body = b"\0\0\0\x01\x01\0"
+    lying = batch([Row()], base_offset=13, payload=varint(length) + body)
+
+    fetched = decode(FIRST + lying + THIRD)
+
+    assert rows_of(fetched) == EXPECTED_FIRST
+    assert fetched.corrupt is not None
+    assert fetched.corrupt.base_offset == 13
 
 
 def test_of_several_damaged_batches_the_first_is_told() -> None:
