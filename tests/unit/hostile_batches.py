@@ -217,7 +217,7 @@ def main(arguments: Sequence[str]) -> None:
         damaged += decode_hostile(dice).corrupt is not None
         check_sane(decode_batches(garbage(dice), PARTITION, fetch_offset=3), 3)
         write_hostile(dice)
-    print(f"{damaged} of {count} damaged")  # noqa: T201 - what the test reads
+    print(f"{damaged} of {count} damaged")
 
 
 if __name__ == "__main__":

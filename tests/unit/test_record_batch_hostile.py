@@ -42,7 +42,7 @@ def decode(data: bytes, fetch_offset: int = 10, **bounds: int) -> FetchedRecords
 @pytest.fixture
 def dice() -> random.Random:
     seed = random.randrange(1 << 32)
-    print("seed", seed)  # noqa: T201 - shown where a test fails
+    print("seed", seed)
     return random.Random(seed)
 
 
