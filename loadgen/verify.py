@@ -29,6 +29,8 @@ from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import SettingsError, UnavailableError
 
 _READ_S = 0.1
+# Records may be late; the news that there are none takes a connection and one answer.
+_END_S = 15.0
 _PROGRESS_INTERVAL_S = 0.2
 _US_PER_S = 1_000_000
 _US_PER_MS = 1000.0
@@ -163,10 +165,12 @@ class _Court:
             self._tell("reading the input", wanted or None)
             if len(reading):
                 heard = time.monotonic()
-            elif time.monotonic() - heard > self._settings.patience_s:
-                if not self._inputs.is_at_end:
-                    raise UnavailableError(f"the input's end was not reached in {self._settings.patience_s:g} s")
+                continue
+            silent_s = time.monotonic() - heard
+            if self._inputs.is_at_end and silent_s > self._settings.patience_s:
                 return
+            if silent_s > max(self._settings.patience_s, _END_S):
+                raise UnavailableError(f"the input's end was not reached in {silent_s:.0f} s without a record")
 
     def await_outputs(self) -> None:
         """Enter outputs until everything owed was seen and nothing more came for the settling time."""
