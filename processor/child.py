@@ -122,10 +122,12 @@ class Child:
 
 
 async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
-    # The child inherits stdout and stderr: what user code prints belongs to the user, not to us.
+    # The child inherits stdout and stderr: what user code prints belongs to the user, not to us. With -P a file in the
+    # working directory that is named like a standard module cannot break the worker's own imports.
     descriptor = str(theirs.fileno())
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",
         "-m",
         "millstream.processor.worker_process",
         descriptor,

@@ -64,8 +64,11 @@ class KeyValueFormatter(logging.Formatter):
 
 def _written(value: object) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    # Quoting as JSON does keeps a line break in an error's message from starting a line of its own.
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    if _PLAIN.fullmatch(text):
+        return text
+    # Quoting as JSON does keeps a line break in an error's message from starting a line of its own. There are more
+    # of those than JSON knows, hence the second condition.
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def configure_logging(level: str) -> None:

@@ -209,6 +209,16 @@ async def test_sigterm_to_a_worker_alone_drains_it_and_it_is_replaced(tmp_path: 
     assert by_itself == released
 
 
+async def test_user_files_named_like_standard_modules_do_not_break_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("socket", "logging", "http", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is the user's')")
+    monkeypatch.chdir(tmp_path)
+    async with node(tmp_path, workers=1, shards=1) as under_test:
+        await under_test.served(1)
+
+
 async def test_ctrl_c_reaches_workers_without_harm(tmp_path: Path) -> None:
     async with node(tmp_path, workers=1, shards=1) as under_test:
         await under_test.served(1)
@@ -406,7 +416,7 @@ async def test_arguments_of_hosts_are_in_no_process_list(program: subprocess.Pop
 def test_the_agent_loads_no_user_code_and_none_of_the_heavy_libraries() -> None:
     check = """
 import sys
-import millstream.processor.node
+import millstream.processor.run_command
 heavy = {"numpy", "numba", "aiokafka", "confluent_kafka", "cramjam", "orjson"} & sys.modules.keys()
 sys.exit(f"the agent loads {sorted(heavy)}" if heavy else 0)
 """
