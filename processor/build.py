@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from millstream.processor import checks
-from millstream.processor.built import BuiltPipeline, InputTopic, PipelineSettings
+from millstream.processor.built import DEFAULT_FIDELITY, BuiltPipeline, InputTopic, PipelineSettings
 from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.codecs.resolve import codec_for
 from millstream.processor.errors import PipelineError
@@ -63,6 +63,7 @@ class _Builder:
         self.graph = graph
         self.names = graph.names()
         self.mistakes: list[str] = []
+        self._fidelity = settings.fidelity
         self._channels: list[_Channel | None] = []
         self._stages: list[Stage | None] = []
         self._policies: list[OnError] = []
@@ -91,6 +92,7 @@ class _Builder:
         fidelity: object = settings.fidelity
         if not isinstance(fidelity, Fidelity):
             found.append(f"fidelity must be a Fidelity(...), not {type(fidelity).__name__}")
+            self._fidelity = DEFAULT_FIDELITY
         self.mistakes += [mistake for mistake in found if mistake is not None]
         self.mistakes += [f"on_error: {mistake}" for mistake in checks.policy_mistakes(settings.on_error)]
 
@@ -107,7 +109,7 @@ class _Builder:
         return "skip" if policy.action == "skip" else "stop"
 
     def _policy(self, index: int, spec: Spec, parent: _Channel | None) -> OnError:
-        self._report(index, checks.policy_mistakes(spec.on_error))
+        self._report(index, [*checks.stage_name_mistakes(spec.name), *checks.policy_mistakes(spec.on_error)])
         if spec.on_error is not None:
             return as_policy(spec.on_error)
         if parent is not None and parent.read.on_error is not None:
@@ -179,7 +181,7 @@ class _Builder:
 
     def _made(self, index: int, type_: Any, format_: str | None, read: ReadSpec) -> _Channel | None:
         """A channel of values that a function makes: whether its type can tell unknown fields matters only on input."""
-        fidelity = self.settings.fidelity
+        fidelity = self._fidelity
         try:
             codec = codec_for(type_, format_, fidelity=fidelity)
         except ValueError:
@@ -195,7 +197,7 @@ class _Builder:
         if parent is None:
             return None, None
         try:
-            layout, type_ = layout_for(parent.codec, parent.type, spec.reads, spec.adds, self.settings.fidelity)
+            layout, type_ = layout_for(parent.codec, parent.type, spec.reads, spec.adds, self._fidelity)
         except LayoutError as error:
             self._report(index, error.mistakes)
             return None, None
@@ -266,7 +268,7 @@ class _Builder:
         self, index: int, type_: Any, format_: str | None, read: ReadSpec, fidelity: Fidelity | None = None
     ) -> _Channel | None:
         try:
-            codec = codec_for(type_, format_, fidelity=fidelity or self.settings.fidelity)
+            codec = codec_for(type_, format_, fidelity=fidelity or self._fidelity)
         except ValueError as error:
             self._report(index, [str(error)])
             return None

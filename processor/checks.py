@@ -16,6 +16,7 @@ from millstream.processor.policy import ErrorPolicy, as_policy
 
 PIPELINE_NAME_MAX = 200  # what a pipeline owns in Kafka is named "<pipeline>.<something>", and 249 is Kafka's limit
 TOPIC_NAME_MAX = 249
+STAGE_NAME_MAX = 200
 SHARDS_MAX = 10_000
 CONCURRENCY_MAX = 100_000
 TIMEOUT_MS_MAX = 3_600_000
@@ -56,6 +57,13 @@ def policy_mistakes(policy: ErrorPolicy | None) -> list[str]:
     if policy is None:
         return []
     return as_policy(policy).mistakes()
+
+
+def stage_name_mistakes(name: Any) -> list[str]:
+    """What is wrong with a stage's given name; it goes into headers, logs and metrics."""
+    if name is None or (isinstance(name, str) and name.isprintable() and 0 < len(name) <= STAGE_NAME_MAX):
+        return []
+    return [f"name={name!r} must be printable text of 1 to {STAGE_NAME_MAX} characters"]
 
 
 def read_mistakes(spec: ReadSpec) -> list[str]:

@@ -140,7 +140,7 @@ class Pipeline:
         "drop" leaves them out, "deliver" gives them to functions as None.
         """
         spec = ReadSpec(
-            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            topics=_as_tuple(topics),
             type=type,
             format=format,
             start=start,
@@ -192,3 +192,8 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {len(self._draft)} stages)"
+
+
+def _as_tuple(topics: Any) -> tuple[Any, ...]:
+    """One topic or several; what is neither is kept as it is, for `build` to complain about."""
+    return tuple(topics) if isinstance(topics, list | tuple) else (topics,)

@@ -87,7 +87,7 @@ def run_test(built: BuiltPipeline, inputs: Iterable[TestInput], topic: str | Non
 async def run_test_async(built: BuiltPipeline, inputs: Iterable[TestInput], topic: str | None) -> TestResult:
     """Run all stages. Raises StageError as the pipeline would, and UserError for records that it cannot be given."""
     given = [_as_test_record(one) for one in inputs]
-    records = _records(built, given, topic)
+    records = input_records(built, given, topic)
     effects = await built.program.process(records, {})
     outputs, dead_letters = decoded_outputs(built, effects.outputs)
     return TestResult(outputs, dead_letters, effects.counts)
@@ -124,7 +124,8 @@ def _as_test_record(given: TestInput) -> TestRecord:
     return TestRecord(value=given)
 
 
-def _records(built: BuiltPipeline, given: Sequence[TestRecord], topic: str | None) -> Records:
+def input_records(built: BuiltPipeline, given: Sequence[TestRecord], topic: str | None) -> Records:
+    """The records as a runtime would hand them to the program. Raises UserError for those that it cannot be given."""
     places: dict[TopicPartition, int] = {}
     next_offsets: dict[TopicPartition, int] = {}
     origin, offset, value = [], [], []

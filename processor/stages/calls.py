@@ -153,11 +153,6 @@ class Caller:
         return policy.retries + 1
 
 
-def forgotten_await(results: Sequence[object]) -> type | None:
-    """The type of results that still wait to be awaited, which means that an `async` was forgotten somewhere."""
-    return next((kind for kind in set(map(type, results)) if hasattr(kind, "__await__")), None)
-
-
 def truths(results: list[Any]) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], Errors]:
     """Whether each result counts as true, as `if` would have it; awaitables and what has no truth are errors."""
     try:

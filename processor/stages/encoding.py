@@ -32,14 +32,13 @@ class Encoder:
         values = flow.objects or []
         encoded = self.codec.encode(values)
         if self.codec.format == "json":
-            encoded = self._without_bytes(values, encoded)
+            if flow.may_have(_BYTES):
+                encoded = self._without_bytes(values, encoded)
             encoded = self._with_unknown_fields(flow, encoded)
         return encoded
 
     def _without_bytes(self, values: list[object], encoded: Encoded) -> Encoded:
         """Bytes in JSON would be written as base64, which nobody who returns JSON of their own making expects."""
-        if not {*map(type, values)}.intersection(_BYTES):
-            return encoded
         error = EncodeError(
             f"{self.codec.name}: the value is bytes, and JSON has no bytes. If they are the value to be written, say "
             'write(..., format="raw") or annotate the function with "-> bytes"; if they are text, .decode() them'

@@ -20,7 +20,6 @@ from millstream.processor.stages.calls import (
     Errors,
     WrongAnswerError,
     call_each,
-    forgotten_await,
     refuse_awaitable,
     truths,
 )
@@ -122,13 +121,13 @@ class MapStage:
         called = await _call(self.caller, self.sees_tombstones, flow, batch)
         results = called.answers.results
         usable = called.succeeded() if called.answers.failed else None
-        if forgotten_await(results) is not None:
+        mapped = called.flow.with_objects(called.spread(results))
+        if mapped.may_have_awaitables():
             _, errors = call_each(refuse_awaitable, (results,))
             _refuse(called, errors, self.caller, batch)
             usable = called.succeeded()
             for i in errors:
                 usable[called.place(i)] = False
-        mapped = called.flow.with_objects(called.spread(results))
         return (mapped if usable is None else mapped.kept(usable),)
 
 
@@ -150,15 +149,8 @@ class FlatMapStage:
             lists = [(None,) if answer is None else answer for answer in called.spread(lists)]
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
         source = called.flow
-        return (
-            Flow(
-                np.repeat(source.rows, sizes),
-                source.stored,
-                np.repeat(source.positions, sizes),
-                list(chain.from_iterable(lists)),
-                changed=True,
-            ),
-        )
+        repeated = Flow(np.repeat(source.rows, sizes), source.stored, np.repeat(source.positions, sizes))
+        return (repeated.with_objects(list(chain.from_iterable(lists))),)
 
 
 def listing(function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:

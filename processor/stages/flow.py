@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -85,6 +86,8 @@ class Flow:
     positions: Index
     objects: list[object] | None = None
     changed: bool = False
+    #: The types among `objects`, and maybe more; None where nobody has looked yet.
+    known_kinds: frozenset[type] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -106,7 +109,18 @@ class Flow:
 
     def with_objects(self, objects: list[object]) -> Flow:
         """New values in place of the old, one for one."""
-        return replace(self, objects=objects, changed=True)
+        return replace(self, objects=objects, changed=True, known_kinds=frozenset(map(type, objects)))
+
+    def may_have(self, kinds: Iterable[type]) -> bool:
+        """Whether values of these types may be among the objects; a no is certain."""
+        known = self.known_kinds
+        if known is None:
+            known = frozenset(map(type, self.objects or []))
+        return not known.isdisjoint(kinds)
+
+    def may_have_awaitables(self) -> bool:
+        """Whether there are coroutines and the like, which means that an `async` was forgotten somewhere."""
+        return any(hasattr(kind, "__await__") for kind in self.known_kinds or ())
 
     def null_mask(self) -> Bools | None:
         """Which values are tombstones; None where there are none."""
@@ -116,7 +130,7 @@ class Flow:
             null = self.stored.is_null(self.positions)
         else:
             objects = self.objects or []
-            if type(None) not in set(map(type, objects)):
+            if not self.may_have((type(None),)):
                 return None
             null = np.fromiter((value is None for value in objects), np.bool_, len(objects))
         return null if null.any() else None

@@ -91,7 +91,7 @@ class WriteStage:
         if asks or not encoder.as_they_are(flow):
             flow = flow.decoded(batch)
         usable = np.ones(len(flow), np.bool_)
-        seen = self._seen(flow)
+        seen = self._seen(flow) if asks else None
         topics = await self._answers(self.topic, self._listed_topic, flow, seen, usable, batch)
         key = await self._key(flow, seen, usable, batch)
         headers = await self._headers(flow, seen, usable, batch)
