@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
-Headers: TypeAlias = list[tuple[str, bytes | None]]
+from millstream.processor.headers import NO_HEADERS, decode_headers
 
 
-class Record:
+class Record(NamedTuple):
     """A record as it was read from Kafka. It cannot be changed.
 
     A function with a second required parameter is given the record of its value. `value` and `key` are the original
     bytes, None where Kafka holds null; `timestamp_ms` is milliseconds since 1970, or None for none.
+    `header_section` is what `headers` decodes.
     """
-
-    __slots__ = ("_headers", "key", "offset", "partition", "timestamp_ms", "topic", "value")
 
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int | None
-    key: bytes | None
-    value: bytes | None
-    _headers: Headers | Callable[[], Headers]
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp_ms: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]] | Callable[[], Headers] = (),
-    ) -> None:
-        place = object.__setattr__
-        place(self, "topic", topic)
-        place(self, "partition", partition)
-        place(self, "offset", offset)
-        place(self, "timestamp_ms", timestamp_ms)
-        place(self, "key", key)
-        place(self, "value", value)
-        place(self, "_headers", headers if callable(headers) else list(headers))
+    timestamp_ms: int | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    header_section: bytes = NO_HEADERS
 
     @property
-    def headers(self) -> Headers:
-        """Names and values in their order; a name may come twice. Decoded when first asked for."""
-        if callable(self._headers):
-            object.__setattr__(self, "_headers", self._headers())
-        headers: Headers = list(self._headers)  # type: ignore[arg-type]  # decoded in the line above
-        return headers
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Names and values in their order; a name may come twice. Decoded each time that they are asked for.
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Record cannot be changed: {name}")
+        Raises ValueError where they are damaged.
+        """
+        return decode_headers(self.header_section)
 
     def __repr__(self) -> str:
         # Keys and values stay out of it, because what is printed ends up in logs.

@@ -18,7 +18,7 @@ from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Records, S
 from millstream.processor.errors import UserError
 from millstream.processor.headers import decode_headers, encode_headers
 from millstream.processor.interfaces import Counts
-from millstream.processor.record import Headers, Record
+from millstream.processor.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TestOutput:
     key: bytes | None
     value: Any
     raw: bytes | None
-    headers: Headers
+    headers: list[tuple[str, bytes | None]]
     timestamp_ms: int | None
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from millstream.processor.columns import NO_TIMESTAMP, Index, Int32s, OutputRecords, Records, Slices
 from millstream.processor.errors import StageError
-from millstream.processor.headers import decode_headers
 from millstream.processor.interfaces import Counts
 from millstream.processor.policy import OnError
 from millstream.processor.record import Record
@@ -54,7 +53,7 @@ class Batch:
         self._skipped: set[tuple[int, str]] = set()
         # Stages that keep every row hand this very array on, and `of_rows` then need not copy a column.
         self.all_rows: Index = np.arange(len(records), dtype=np.int64)
-        self._views: dict[int, Record] = {}
+        self._views: tuple[Index | None, list[Record]] = (None, [])
 
     def fail(self, failure: Failure) -> None:
         """Apply the stage's policy. Raises StageError where that is to stop.
@@ -98,22 +97,24 @@ class Batch:
         return of_all if rows is self.all_rows else of_all[rows]
 
     def views(self, rows: Index) -> list[Record]:
-        """Rows as `Record` objects; each is made once."""
-        made = self._views
-        return [made.get(row) or self._view(row) for row in rows.tolist()]
+        """Rows as `Record` objects. The last ones made are kept, for the next stage that asks for the same."""
+        made_for, views = self._views
+        if made_for is not rows:
+            views = self._made_views(rows)
+            self._views = rows, views
+        return views
 
-    def _view(self, row: int) -> Record:
-        records = self.records
-        origin = records.origins[records.origin[row]]
-        timestamp = int(records.timestamp[row])
-        view = Record(
-            origin.topic,
-            origin.partition,
-            int(records.offset[row]),
-            None if timestamp == NO_TIMESTAMP else timestamp,
-            records.key[row],
-            records.value[row],
-            lambda: decode_headers(records.headers[row] or b"\0"),
+    def _made_views(self, rows: Index) -> list[Record]:
+        records = self.records if rows is self.all_rows else self.records.take(rows)
+        topics = [origin.topic for origin in records.origins]
+        columns = zip(
+            [topics[origin] for origin in records.origin.tolist()],
+            self.partitions(rows).tolist(),
+            records.offset.tolist(),
+            [None if at == NO_TIMESTAMP else at for at in records.timestamp.tolist()],
+            records.key.to_list(),
+            records.value.to_list(),
+            records.headers.to_list(),
+            strict=True,
         )
-        self._views[row] = view
-        return view
+        return list(map(Record._make, columns))

@@ -111,7 +111,7 @@ def test_a_function_with_a_second_required_parameter_gets_the_record() -> None:
     assert (record.key, record.value) == (b"k", b"v")
     assert record.headers == [("h", b"1"), ("n", None)]
     with pytest.raises(AttributeError):
-        record.offset = 5
+        record.offset = 5  # type: ignore[misc]
     assert repr(record) == "Record(b-3@41)"
 
 
