@@ -40,7 +40,7 @@ def main() -> None:
             read = reader.read(alone)
             writer.write(alone, columns, scanned=read if rows % 2 else None)
             rows += 1
-    print(rows)  # noqa: T201 - the answer to the test
+    print(rows)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ SAMPLES = (
     ' { "név" : "Zo\\u00eb \\"x\\"" ,\n"amount":\t-1.5e-3,"n":{"a":[1,{"b":null}],"c":[]} , "paid":false } '.encode(),
     b'{"count":-12,"x":[[],{},[true,false,null,"\\ud83d\\ude00",0.5E+2]],"amount":0}',
     '{"név":"grüße €😀","count":9223372036854775807,"amount":123456789012345678,"q":"\\\\\\/\\b"}'.encode(),
+    b'{"x":[[],{}],"y":{"a":{},"b":[]},"paid":false}',
     b"{}",
 )
 TELLING_BYTES = b'{}[]",:\\ \n\t\x00\x1f0123456789-+.eEtrufalsn/\x7f\xc3\xa9\xff'

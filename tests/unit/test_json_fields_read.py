@@ -224,6 +224,18 @@ def test_rows_taken_from_columns_keep_their_values_masks_and_errors() -> None:
         assert sorted(taken.errors) == [order.index(1)]
 
 
+def test_ordinary_documents_are_read_without_asking_msgspec() -> None:
+    ordinary = [
+        *(sample for sample in SAMPLES if b"\\u00eb" not in sample),
+        '{ "név" : "grüße €😀", "amount": 0.8444218515250481, "x": [{"a": [1, -2.5e-7, "\\n\\u00e9"]}]}'.encode(),
+        b'{"amount":1.7976931348623157e-290,"count":-9223372036854775807,"paid":null}',
+        b'\n{"amount":-3,"n\xc3\xa9v":"","zero":0.0}\r\n',
+    ]
+    read = FieldReader(OPTIONAL_FIELDS).read(Slices.from_list(ordinary))
+    assert not read.errors
+    assert read.scan.unsure == 0
+
+
 def test_an_empty_batch_has_empty_columns() -> None:
     read = FieldReader(OPTIONAL_FIELDS).read(Slices.from_list([]))
     assert [len(read.columns[field.name]) for field in OPTIONAL_FIELDS] == [0, 0, 0, 0]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_field_cases import BOOL, FLOAT64, INT64, SAMPLES, STRING, damaged, documents, expected, oracle, values
 
+from millstream.processor.codecs import json_field_kernels, json_splice_kernels
 from millstream.processor.codecs.json_fields import Field, FieldReader, FieldWriter
 from millstream.processor.codecs.json_splice import spliced
 from millstream.processor.columns import Slices
@@ -240,6 +241,23 @@ def test_numbers_of_other_widths_are_written_exactly_or_refused() -> None:
     whole = FieldWriter([Field("x", FLOAT64)]).write(originals, {"x": np.array([3, 2**53 + 1])})
     assert whole.values[0] == b'{"x":3.0}'
     assert "beyond what float64 holds" in str(whole.errors[1])
+
+
+def test_each_kernel_is_compiled_once_whatever_arrays_come() -> None:
+    fields = (Field("a", INT64), Field("s", STRING))
+    reader, writer = FieldReader(fields), FieldWriter(fields)
+    read_only = Slices.from_list([b'{"a":1,"s":"x"}', b'{"a":2,"s":"y"}'])
+    writeable = read_only.gathered()
+    strided = Slices(writeable.buffer, writeable.start[::-1], writeable.size[::-1])
+    for rows in (read_only, writeable, strided, read_only.take(np.array([1]))):
+        read = reader.read(rows)
+        for scanned in (None, read, read.take(np.arange(len(rows))[::-1])):
+            chosen = rows if scanned is None else scanned.scan.values
+            columns = dict(read.columns) if scanned is None else dict(scanned.columns)
+            writer.write(chosen, columns, scanned=scanned)
+    splicing = (json_splice_kernels.quote, json_splice_kernels.splice_layout, json_splice_kernels.splice)
+    for kernel in (json_field_kernels.scan, *splicing):
+        assert len(getattr(kernel, "signatures", ())) == 1
 
 
 def test_an_empty_batch_stays_empty() -> None:
