@@ -28,6 +28,7 @@ from batch_making import (
     output,
     record,
     rows_of,
+    varint,
     with_crc,
 )
 
@@ -74,16 +75,45 @@ def mutated_payload(dice: random.Random) -> bytes:
     return bytes(payload)
 
 
+def crafted_payload(dice: random.Random) -> bytes:
+    """One or two records of fields that each may lie, of a length that mostly does not."""
+    payload = b""
+    for delta in range(dice.randint(1, 2)):
+        body = b"\0" + varint(dice.choice((0, 0, -1, 2**63 - 1, -(2**63)))) + varint(dice.choice((delta, delta, -1, 9)))
+        body += crafted_field(dice) + crafted_field(dice)
+        count = dice.choice((0, 0, 1, 2, -1, 2**31 - 1))
+        body += varint(count) + b"".join(crafted_field(dice) for _ in range(dice.randint(0, 4)))
+        length = len(body) + dice.choice((0, 0, 0, -1, 1, 100))
+        payload += varint(length) + body
+    return payload
+
+
+def crafted_field(dice: random.Random) -> bytes:
+    """A size and as many bytes, or not."""
+    size = dice.randint(0, 3)
+    claimed = dice.choice((size, size, size, size + 1, -1, -2, 90, 2**31 - 1, -(2**31)))
+    return varint(claimed) + dice.randbytes(size)
+
+
 def mutated_batch(dice: random.Random) -> bytes:
     """A batch whose CRC fits, and which lies within it: in its records, packed or not, or in its header."""
     kind = dice.choice([Compression.NONE, Compression.NONE, *Compression])
     attributes = dice.choice([0, 0, APPEND_TIME, TRANSACTIONAL])
-    payload = mutated_payload(dice) if dice.random() < 0.8 else b"".join(record(row, ROWS[0].timestamp) for row in ROWS)
+    payload = dice.choice((mutated_payload, crafted_payload))(dice)
+    count = dice.choice((1, 2)) if len(payload) < 100 else None
     packed = bytearray(compress(kind, payload))
     if kind is not Compression.NONE and dice.random() < 0.2:
         packed[dice.randrange(len(packed))] = dice.randrange(256)
     data = bytearray(
-        batch(ROWS, base_offset=100, attributes=attributes, compression=kind, payload=bytes(packed), producer_id=7)
+        batch(
+            ROWS,
+            base_offset=100,
+            attributes=attributes,
+            compression=kind,
+            payload=bytes(packed),
+            producer_id=7,
+            count=count,
+        )
     )
     if dice.random() < 0.3:
         struct.pack_into(">i", data, dice.choice(HEADER_FIELDS), dice.choice(NUMBERS))
@@ -183,8 +213,9 @@ def write_hostile(dice: random.Random) -> int:
     if dice.random() < 0.5:
         builder.append(output(ROWS[1:2]), np.arange(1))
     taken = 0
+    chosen = np.array([dice.choice((0, 0, rows - 1, rows, -1)) for _ in range(dice.randint(1, 3))])
     with contextlib.suppress(ValueError, RecordTooLargeError):
-        builder.append(OutputRecords("out", key, value, headers, times, zeros, zeros), np.arange(rows))
+        builder.append(OutputRecords("out", key, value, headers, times, zeros, zeros), chosen)
         taken += 1
     with contextlib.suppress(ValueError):
         place(key, zeros, 3)
