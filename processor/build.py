@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from millstream.processor import checks
 from millstream.processor.built import DEFAULT_FIDELITY, BuiltPipeline, InputTopic, PipelineSettings
 from millstream.processor.codecs.fidelity import Fidelity
@@ -25,7 +27,17 @@ from millstream.processor.interfaces import ValueCodec
 from millstream.processor.layout_choice import LayoutError, layout_for
 from millstream.processor.policy import OnError, as_policy
 from millstream.processor.program import CompiledProgram, Source, Stage, Step
-from millstream.processor.signatures import UNKNOWN, Shape, answer_type, element_type, is_generator, named, shape_of
+from millstream.processor.signatures import (
+    NOTHING,
+    UNKNOWN,
+    Shape,
+    answer_type,
+    element_type,
+    is_generator,
+    named,
+    promises_nothing,
+    shape_of,
+)
 from millstream.processor.stages.batch import Identity
 from millstream.processor.stages.calls import Caller, WrongAnswerError
 from millstream.processor.stages.column_calls import ColumnCaller
@@ -54,6 +66,17 @@ def build(name: str, settings: PipelineSettings, graph: Graph) -> BuiltPipeline:
     if builder.mistakes:
         raise PipelineError(f"pipeline {name!r} cannot be built", builder.mistakes)
     return built
+
+
+def _format_for(type_: Any, parent: _Channel) -> str | None:
+    """JSON stays JSON and MessagePack MessagePack, unless the type is bytes; else the type's usual format, as None."""
+    is_bytes = type_ in (bytes, bytearray, memoryview)
+    return parent.format if parent.format in ("json", "msgpack") and not is_bytes else None
+
+
+def _is_item(type_: Any, parent: _Channel) -> bool:
+    """Whether a NumPy scalar type, as in `-> np.void`, is just the item of a fixed-width record."""
+    return parent.format == "fixed" and isinstance(type_, type) and issubclass(type_, np.generic)
 
 
 class _Builder:
@@ -142,6 +165,8 @@ class _Builder:
         if spec.kind != "flat_map" and is_generator(spec.function):
             self._report(index, [f"{named(spec.function)} is a generator function; only flat_map reads what it yields"])
             return None, None
+        if spec.kind in ("filter", "split") and promises_nothing(spec.function):
+            self._report(index, [f"{named(spec.function)} promises to return None, which lets nothing through"])
         caller = self._caller(index, spec.function, shape, spec.concurrency, spec.timeout_ms)
         sees_tombstones = parent is not None and parent.read.tombstones == "deliver"
         match spec.kind:
@@ -168,11 +193,14 @@ class _Builder:
             promised = UNKNOWN
         if spec.kind == "flat_map" and promised is not UNKNOWN:
             promised = element_type(promised)
-        if promised is UNKNOWN:
+        if promised is NOTHING:
+            self._report(
+                index, [f"{named(spec.function)} promises to return None, and so would write nothing but tombstones"]
+            )
+            return None
+        if promised is UNKNOWN or _is_item(promised, parent):
             return self._same_format(index, parent)
-        textual = promised in (bytes, bytearray, memoryview)
-        keeps_format = parent.format in ("json", "msgpack") and not textual
-        return self._made(index, promised, parent.format if keeps_format else None, parent.read)
+        return self._made(index, promised, _format_for(promised, parent), parent.read)
 
     def _same_format(self, index: int, parent: _Channel) -> _Channel | None:
         if parent.format in ("json", "msgpack"):
@@ -245,9 +273,10 @@ class _Builder:
         type_ = spec.type
         if type_ is UNSET:
             type_ = bytes if spec.format == "raw" else (Any if parent.format == "raw" else parent.type)
-        if type_ == parent.type and spec.format in (None, parent.format):
+        format_ = spec.format or _format_for(type_, parent)
+        if type_ is parent.type and format_ in (None, parent.format):
             return parent.codec
-        channel = self._made(index, type_, spec.format, parent.read)
+        channel = self._made(index, type_, format_, parent.read)
         return None if channel is None else channel.codec
 
     def _part(self, index: int, what: str, given: Any, convert: Callable[[Any], Any]) -> Any:

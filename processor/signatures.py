@@ -14,6 +14,9 @@ from typing import Any
 UNKNOWN: Any = object()
 """The answer's type where the function does not tell."""
 
+NOTHING: Any = type(None)
+"""The answer's type where the function promises None and nothing else."""
+
 _ITERABLES = (
     collections.abc.Iterable,
     collections.abc.Iterator,
@@ -77,7 +80,7 @@ def named(function: Any) -> str:
 
 
 def answer_type(function: Callable[..., Any]) -> Any:
-    """The type that the function's annotation promises, without None; `UNKNOWN` where there is none.
+    """The type that the function's annotation promises, without None (unless that is all); `UNKNOWN` without one.
 
     Raises NameError where the annotation names something that cannot be found from here.
     """
@@ -92,6 +95,14 @@ def answer_type(function: Callable[..., Any]) -> Any:
     return _without_none(hint)
 
 
+def promises_nothing(function: Callable[..., Any]) -> bool:
+    """Whether the function's annotation says that it answers None and nothing else."""
+    try:
+        return answer_type(function) is NOTHING
+    except NameError:
+        return False
+
+
 def element_type(hint: Any) -> Any:
     """The type of the values of an iterable type; `UNKNOWN` where it does not tell."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -104,8 +115,10 @@ def element_type(hint: Any) -> Any:
 
 def _without_none(hint: Any) -> Any:
     # None stands for a tombstone, whatever the type of the other values.
-    if hint is Any or hint is object or hint is type(None) or isinstance(hint, typing.TypeVar):
+    if hint is Any or hint is object or isinstance(hint, typing.TypeVar):
         return UNKNOWN
+    if hint is None or hint is NOTHING:
+        return NOTHING
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     others = tuple(argument for argument in typing.get_args(hint) if argument is not type(None))

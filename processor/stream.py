@@ -255,7 +255,7 @@ class Stream(Generic[T]):
         JSON: `reads` names the fields that the function gets (``{"amount": float}``; ``float | None`` where they may be
         missing or null), `adds` those that it has to answer besides. What it answers replaces the fields' values or is
         appended; every other byte of the value stays as it is. Fixed-width records: all fields are read by default, and
-        `adds` extends the dtype. Raw bytes and text: ``columns.value`` in, ``{"value": ...}`` out.
+        `adds` extends the dtype. Raw bytes and text: ``columns.value`` in, ``{"value": ...}`` out. Tombstones pass.
 
         The function has to be pure and to treat each row by itself: when it raises, it is asked again about parts
         of the rows, until those at fault stand alone and all others go on. `type` is what values are from here on,
@@ -276,12 +276,12 @@ class Stream(Generic[T]):
 
     def write(
         self,
-        topic: str | Callable[..., str],
+        topic: str | Callable[[T], str] | Callable[[T, Record], str],
         *,
         topics: Sequence[str] = (),
-        key: KeyAnswer | Callable[..., KeyAnswer] | Keep = KEEP,
-        headers: HeadersAnswer | Callable[..., HeadersAnswer] | Keep = KEEP,
-        timestamp: int | Callable[..., int] | Keep = KEEP,
+        key: KeyAnswer | Callable[[T], KeyAnswer] | Callable[[T, Record], KeyAnswer] | Keep = KEEP,
+        headers: HeadersAnswer | Callable[[T], HeadersAnswer] | Callable[[T, Record], HeadersAnswer] | Keep = KEEP,
+        timestamp: int | Callable[[T], int] | Callable[[T, Record], int] | Keep = KEEP,
         type: object = UNSET,  # noqa: A002  # the word that users look for
         format: str | None = None,  # noqa: A002
         name: str | None = None,

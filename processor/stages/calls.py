@@ -32,8 +32,10 @@ class WrongAnswerError(TypeError):
     """A function answered something that its stage cannot use."""
 
 
-def call_each(function: Callable[..., Any], arguments: Arguments) -> tuple[list[Any], Errors]:
-    """Call for each value; a position whose call raised holds None."""
+def call_each(
+    function: Callable[..., Any], arguments: Arguments, *, stop_early: bool = False
+) -> tuple[list[Any], Errors]:
+    """Call for each value; where that raised there is None. With `stop_early` nothing follows the first raise."""
     results: list[Any] = []
     errors: Errors = {}
     count = len(arguments[0])
@@ -49,6 +51,8 @@ def call_each(function: Callable[..., Any], arguments: Arguments) -> tuple[list[
         except Exception as error:
             errors[len(results)] = error
             results.append(None)
+            if stop_early:
+                break
     return results, errors
 
 
@@ -123,15 +127,17 @@ class Caller:
         return Answers(results, failed)
 
     async def _call(self, arguments: Arguments) -> tuple[list[Any], Errors]:
-        if not self.is_async:
-            return call_each(self.function, arguments)
         policy = self.identity.policy
+        # The pipeline is about to stop: what further calls would do, to the world too, could only be done again.
+        stop_early = policy.action == "stop" and not policy.retries
+        if not self.is_async:
+            return call_each(self.function, arguments, stop_early=stop_early)
         return await call_each_async(
             self.function,
             arguments,
             concurrency=self.concurrency,
             timeout_ms=self.timeout_ms,
-            stop_early=policy.action == "stop" and not policy.retries,
+            stop_early=stop_early,
         )
 
     async def _retry(self, arguments: Arguments, results: list[Any], errors: Errors, batch: Batch) -> int:

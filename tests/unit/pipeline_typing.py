@@ -95,6 +95,8 @@ payments.write(lambda p: p.user, topics=["a", "b"], key=None, on_error="skip")
 
 payments.map(score).map(score)  # type: ignore[arg-type]
 payments.filter(lambda p: p.amuont > 0)  # type: ignore[attr-defined]
+payments.write("out", key=parts)  # type: ignore[arg-type]
+payments.map(score).write("out", key=score)  # type: ignore[arg-type]
 payments.write("out", key=5)  # type: ignore[arg-type]
 payments.write("out", on_error="explode")  # type: ignore[arg-type]
 pipeline.read("in", start="now")  # type: ignore[call-overload]

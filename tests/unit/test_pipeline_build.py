@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from pipeline_types import Payment, score
@@ -41,6 +44,10 @@ def three(a: int, b: int, c: int) -> int:
 
 def needs_keyword(value: bytes, *, mode: str) -> bytes:
     return value
+
+
+def nothing(value: bytes) -> None:
+    raise NotImplementedError
 
 
 async def async_numbers(value: bytes) -> Any:
@@ -111,6 +118,8 @@ def test_all_mistakes_are_reported_at_once_and_each_names_its_stage() -> None:
         (lambda p: p.read("in").write(".."), "topic '..' is not a legal name"),
         (lambda p: p.read("in").map(lambda: b"").write("out"), "takes no argument"),
         (lambda p: p.read("in").map(needs_keyword).write("out"), "requires mode by name"),
+        (lambda p: p.read("in").map(nothing).write("out"), "nothing promises to return None, and so would write"),
+        (lambda p: p.read("in").filter(nothing).write("out"), "nothing promises to return None, which lets nothing"),
         (lambda p: p.read("in").map(5).write("out"), "expected a function, got int"),
         (lambda p: p.read("in").flat_map(async_numbers).write("out"), "is an async generator"),
         (lambda p: p.read("in").map(numbers).write("out"), "is a generator function; only flat_map"),
@@ -227,8 +236,53 @@ def test_a_format_chosen_for_the_input_stays_through_a_map() -> None:
     stream = pipeline.read("in", Payment, format="msgpack")
     stream.map(score).write("out")
     stream.map(score).write("as-json", format="json")
+    stream.map(lambda p: (p.user, p.amount)).write("typed", type=tuple[str, float])
     codecs = pipeline.build().output_codecs
-    assert (codecs["out"].format, codecs["as-json"].format) == ("msgpack", "json")
+    assert {topic: codec.format for topic, codec in codecs.items()} == {
+        "out": "msgpack",
+        "as-json": "json",
+        "typed": "msgpack",
+    }
+
+
+def test_functions_of_every_kind_are_understood() -> None:
+    class Caller:
+        async def __call__(self, payment: Payment) -> Payment:
+            return payment
+
+        def method(self, payment: Payment, record: Record) -> bytes:
+            return record.key or payment.user.encode()
+
+    @functools.lru_cache
+    def cached(payment: Payment) -> bytes:
+        raise NotImplementedError
+
+    pipeline = Pipeline("test")
+    stream = pipeline.read("in", Payment)
+    stream.map(Caller()).map(functools.partial(fetch)).write("async")
+    stream.map(Caller().method).write("method")
+    stream.map(cached).write("cached")
+    stream.map(operator.attrgetter("user")).write("getter")
+    stream.map(repr).write("built-in")
+    pipeline.read("numbers", np.dtype("<i8")).map(numba.njit(lambda n: n + 1)).write("compiled")
+    formats = {topic: codec.format for topic, codec in pipeline.build().output_codecs.items()}
+    assert formats == {
+        "async": "json",
+        "method": "raw",
+        "cached": "raw",
+        "getter": "json",
+        "built-in": "json",
+        "compiled": "fixed",
+    }
+
+
+def test_an_annotated_item_of_a_fixed_width_record_stays_one() -> None:
+    def same(quote: np.void) -> np.void:
+        return quote
+
+    pipeline = Pipeline("test")
+    pipeline.read("in", np.dtype([("a", "<i4")])).map(same).write("out")
+    assert pipeline.build().output_codecs["out"].format == "fixed"
 
 
 def test_a_flat_map_takes_the_type_of_the_elements() -> None:

@@ -53,6 +53,26 @@ def test_stop_names_the_first_record_in_the_batch_that_fails() -> None:
         pipeline.test([b"a", SECRET, b"b", SECRET])
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_under_stop_nothing_is_called_after_the_first_that_fails(asynchronous: bool) -> None:
+    called: list[bytes] = []
+
+    def fail_on_b(value: bytes) -> bytes:
+        called.append(value)
+        if value == b"b":
+            raise ValueError
+        return value
+
+    async def fail_on_b_later(value: bytes) -> bytes:
+        return fail_on_b(value)
+
+    pipeline = Pipeline("test")
+    pipeline.read("in").map(fail_on_b_later if asynchronous else fail_on_b, concurrency=1).write("out")  # type: ignore[call-overload]
+    with pytest.raises(StageError):
+        pipeline.test([b"a", b"b", b"c", b"d"])
+    assert called == [b"a", b"b"]
+
+
 def test_a_dead_letter_has_the_original_and_says_where_why_and_how_often() -> None:
     pipeline = Pipeline("fraud")
     stage = OnError.dead_letter().retry(2, backoff_ms=0)
