@@ -59,7 +59,7 @@ def run_baseline(
     committed = 0
     try:
         producer.init_transactions(_INIT_S)
-        consumer.subscribe([settings.source])
+        consumer.assign(_all_partitions(consumer, settings.source))
         while not should_stop(committed):
             messages = _next_records(consumer, settings)
             if not messages:
@@ -73,6 +73,15 @@ def run_baseline(
     finally:
         consumer.close()
     return committed
+
+
+def _all_partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[confluent_kafka.TopicPartition]:
+    """Every partition, from its committed offset on.
+
+    One process needs no group protocol, and a comparison should not wait for a join.
+    """
+    partitions = consumer.list_topics(topic, timeout=_INIT_S).topics[topic].partitions
+    return [confluent_kafka.TopicPartition(topic, number) for number in partitions]
 
 
 def _next_records(consumer: confluent_kafka.Consumer, settings: BaselineSettings) -> list[confluent_kafka.Message]:
