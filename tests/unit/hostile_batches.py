@@ -223,6 +223,13 @@ def write_hostile(dice: random.Random) -> int:
     return taken
 
 
+def write_growing(dice: random.Random) -> None:
+    """Write a record that ends near the end of a builder's first buffer, so that it has to grow or just fits."""
+    builder = BatchBuilder(batch_bytes_max=10_000)
+    builder.append(output([Row(value=bytes(dice.randint(3980, 4080)))]), np.arange(1))
+    assert builder.record_count == 1
+
+
 @borrowing_kernel
 def _reads_past_its_end(data: np.ndarray) -> int:
     return int(data[len(data)])
@@ -248,6 +255,7 @@ def main(arguments: Sequence[str]) -> None:
         damaged += decode_hostile(dice).corrupt is not None
         check_sane(decode_batches(garbage(dice), PARTITION, fetch_offset=3), 3)
         write_hostile(dice)
+        write_growing(dice)
     print(f"{damaged} of {count} damaged")
 
 
