@@ -11,6 +11,7 @@ import numpy as np
 from millstream.processor import checks
 from millstream.processor.built import DEFAULT_FIDELITY, BuiltPipeline, InputTopic, PipelineSettings
 from millstream.processor.codecs.fidelity import Fidelity
+from millstream.processor.codecs.json_values import JsonCodec
 from millstream.processor.codecs.resolve import codec_for
 from millstream.processor.errors import PipelineError
 from millstream.processor.graph import (
@@ -86,38 +87,18 @@ class _Builder:
         self.graph = graph
         self.names = graph.names()
         self.mistakes: list[str] = []
-        self._fidelity = settings.fidelity
+        self._fidelity = settings.fidelity if isinstance(settings.fidelity, Fidelity) else DEFAULT_FIDELITY
         self._channels: list[_Channel | None] = []
         self._stages: list[Stage | None] = []
         self._policies: list[OnError] = []
 
     def build(self) -> BuiltPipeline:
-        self._check_settings()
+        self.mistakes += checks.settings_mistakes(self.name, self.settings)
         self.mistakes += checks.graph_mistakes(self.graph, self.names)
         for index, node in enumerate(self.graph.nodes):
             with_parent = None if node.parent is None else self._channels[node.parent]
             self._add(index, node.spec, with_parent)
         return self._assembled()
-
-    def _check_settings(self) -> None:
-        settings = self.settings
-        found = [
-            checks.name_mistake("pipeline name", self.name, checks.PIPELINE_NAME_MAX),
-            checks.choice_mistake("guarantee", settings.guarantee, ("exactly-once", "at-least-once")),
-            checks.choice_mistake("missing_topics", settings.missing_topics, ("wait", "create", "fail")),
-        ]
-        if settings.shards is not None:
-            found.append(checks.whole_number_mistake("shards", settings.shards, 1, checks.SHARDS_MAX))
-        if settings.commit_interval_ms is not None:
-            found.append(checks.whole_number_mistake("commit_interval_ms", settings.commit_interval_ms, 1, 60_000))
-        if settings.dead_letter_topic is not None:
-            found.append(checks.name_mistake("dead_letter_topic", settings.dead_letter_topic, checks.TOPIC_NAME_MAX))
-        fidelity: object = settings.fidelity
-        if not isinstance(fidelity, Fidelity):
-            found.append(f"fidelity must be a Fidelity(...), not {type(fidelity).__name__}")
-            self._fidelity = DEFAULT_FIDELITY
-        self.mistakes += [mistake for mistake in found if mistake is not None]
-        self.mistakes += [f"on_error: {mistake}" for mistake in checks.policy_mistakes(settings.on_error)]
 
     # -- one stage at a time -----------------------------------------------------------------------------------------
 
@@ -277,7 +258,14 @@ class _Builder:
         if type_ is parent.type and format_ in (None, parent.format):
             return parent.codec
         channel = self._made(index, type_, format_, parent.read)
+        if channel is not None and channel.format == "msgpack" and self._keeps_fields(parent.read):
+            self._report(index, ['unknown_fields="keep" carries fields from JSON to JSON; format "msgpack" loses them'])
         return None if channel is None else channel.codec
+
+    def _keeps_fields(self, read: ReadSpec) -> bool:
+        """Whether values of this read have fields to carry over beside those that their type names."""
+        codecs = [self._input_codecs().get(topic) for topic in read.topics]
+        return any(isinstance(codec, JsonCodec) and codec.named_fields for codec in codecs)
 
     def _part(self, index: int, what: str, given: Any, convert: Callable[[Any], Any]) -> Any:
         """Key, headers or timestamp of a write: KEEP as it is, a function as a caller, a constant converted."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from millstream.processor.built import PipelineSettings
+from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.graph import EventSpec, Graph, ReadSpec, Spec, WriteSpec
 from millstream.processor.policy import ErrorPolicy, as_policy
 
@@ -20,6 +22,7 @@ STAGE_NAME_MAX = 200
 SHARDS_MAX = 10_000
 CONCURRENCY_MAX = 100_000
 TIMEOUT_MS_MAX = 3_600_000
+COMMIT_INTERVAL_MS_MAX = 60_000
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -50,6 +53,25 @@ def whole_number_mistake(setting: str, value: Any, least: int, most: int) -> str
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return None
     return f"{setting}={value!r} must be a whole number from {least} to {most}"
+
+
+def settings_mistakes(name: Any, settings: PipelineSettings) -> list[str]:
+    """What is wrong with a pipeline's name and settings."""
+    found = [
+        name_mistake("pipeline name", name, PIPELINE_NAME_MAX),
+        choice_mistake("guarantee", settings.guarantee, ("exactly-once", "at-least-once")),
+        choice_mistake("missing_topics", settings.missing_topics, ("wait", "create", "fail")),
+    ]
+    if settings.shards is not None:
+        found.append(whole_number_mistake("shards", settings.shards, 1, SHARDS_MAX))
+    if settings.commit_interval_ms is not None:
+        found.append(whole_number_mistake("commit_interval_ms", settings.commit_interval_ms, 1, COMMIT_INTERVAL_MS_MAX))
+    if settings.dead_letter_topic is not None:
+        found.append(name_mistake("dead_letter_topic", settings.dead_letter_topic, TOPIC_NAME_MAX))
+    fidelity: object = settings.fidelity
+    if not isinstance(fidelity, Fidelity):
+        found.append(f"fidelity must be a Fidelity(...), not {type(fidelity).__name__}")
+    return [*_found(found), *(f"on_error: {mistake}" for mistake in policy_mistakes(settings.on_error))]
 
 
 def policy_mistakes(policy: ErrorPolicy | None) -> list[str]:

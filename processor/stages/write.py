@@ -128,7 +128,7 @@ class WriteStage:
         asked = np.arange(len(flow)) if seen is None else np.flatnonzero(seen)
         values = flow.objects or []
         some = values if seen is None else [values[i] for i in asked.tolist()]
-        called = await part.call_all(some, flow.rows[asked], batch)
+        called = await part.call_all(some, flow.rows if seen is None else flow.rows[asked], batch)
         converted, errors = call_each(convert, (called.results,))
         for i in called.failed:
             errors.pop(i, None)

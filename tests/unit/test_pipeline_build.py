@@ -316,6 +316,12 @@ def test_keeping_unknown_fields_does_not_restrict_what_functions_may_answer() ->
     pipeline.build()
 
 
+def test_a_format_that_would_lose_fields_that_are_to_be_kept_is_a_mistake() -> None:
+    assert 'format "msgpack" loses them' in one_mistake(
+        lambda p: p.read("in", Payment).write("out", format="msgpack"), fidelity=Fidelity(unknown_fields="keep")
+    )
+
+
 def test_a_wrong_fidelity_is_a_mistake_among_others() -> None:
     assert "fidelity must be a Fidelity(...), not str" in one_mistake(
         lambda p: p.read("in", Payment).write("out"), fidelity="keep"
