@@ -264,8 +264,9 @@ class _Builder:
 
     def _keeps_fields(self, read: ReadSpec) -> bool:
         """Whether values of this read have fields to carry over beside those that their type names."""
-        codecs = [self._input_codecs().get(topic) for topic in read.topics]
-        return any(isinstance(codec, JsonCodec) and codec.named_fields for codec in codecs)
+        index = next(i for i, node in enumerate(self.graph.nodes) if node.spec is read)
+        channel = self._channels[index]
+        return channel is not None and isinstance(channel.codec, JsonCodec) and bool(channel.codec.named_fields)
 
     def _part(self, index: int, what: str, given: Any, convert: Callable[[Any], Any]) -> Any:
         """Key, headers or timestamp of a write: KEEP as it is, a function as a caller, a constant converted."""
