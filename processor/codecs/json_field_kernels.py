@@ -410,7 +410,7 @@ def _skip_value(buffer: Bytes, position: int, end: int) -> int:
 def _read_number(
     buffer: Bytes, position: int, end: int, want: int, integers: Int64s, floats: Float64s, row: int
 ) -> tuple[int, int]:
-    """Past a number (or -1), and the state of its cell."""
+    """Past a number (or -1), and the state of its cell, which is an INT64 or a FLOAT64."""
     position, mantissa, exponent, digits, negative, fractional = _number(buffer, position, end)
     if position < 0 or digits > _DIGITS_MAX:
         return position, CELL_UNSURE
@@ -420,10 +420,8 @@ def _read_number(
         value = -np.int64(mantissa) if negative else np.int64(mantissa)
         if want == WANT_INT64:
             integers[row] = value
-        elif want == WANT_FLOAT64:
-            floats[row] = np.float64(value)
         else:
-            return position, CELL_UNSURE
+            floats[row] = np.float64(value)
         return position, CELL_READ
     if want != WANT_FLOAT64:
         return position, CELL_UNSURE
@@ -451,21 +449,24 @@ def _read_value(
 ) -> tuple[int, int]:
     """Past the value of a wanted field (or -1), and the state of its cell."""
     byte = buffer[np.uint64(position)]
-    if want == WANT_SPAN:
-        return _skip_value(buffer, position, end), CELL_READ
-    if byte == _MINUS or _ZERO <= byte <= _NINE:
-        return _read_number(buffer, position, end, want, integers, floats, row)
     if byte == _QUOTE and want == WANT_STRING:
         first = position + 1
         position, escaped, beyond = _skip_string(buffer, first, end)
         plain = position > 0 and not escaped and (not beyond or is_utf8(buffer, first, position - 1))
         return position, CELL_READ if plain else CELL_UNSURE
-    if byte == _LOWER_N:
-        return _skip_scalar(buffer, position, end), CELL_NULL
-    if want == WANT_BOOL and byte in (_LOWER_T, _LOWER_F):
-        integers[row] = 1 if byte == _LOWER_T else 0
-        return _skip_scalar(buffer, position, end), CELL_READ
-    return _skip_value(buffer, position, end), CELL_UNSURE
+    if (byte == _MINUS or _ZERO <= byte <= _NINE) and want in (WANT_INT64, WANT_FLOAT64):
+        return _read_number(buffer, position, end, want, integers, floats, row)
+    if want != WANT_SPAN and byte in (_LOWER_N, _LOWER_T, _LOWER_F):
+        size = _literal_size(buffer, position, end)
+        if size < 0:
+            return _NONE, CELL_UNSURE
+        if byte == _LOWER_N:
+            return position + size, CELL_NULL
+        if want == WANT_BOOL:
+            integers[row] = 1 if byte == _LOWER_T else 0
+            return position + size, CELL_READ
+        return position + size, CELL_UNSURE
+    return _skip_value(buffer, position, end), CELL_READ if want == WANT_SPAN else CELL_UNSURE
 
 
 @borrowing_kernel
