@@ -150,7 +150,8 @@ def run_demo(settings: DemoSettings, kafka: KafkaSettings | None, environ: Mappi
         node = stack.enter_context(_node(settings, scene, environ, directory))
         seconds_until_processing = _warm_up(settings, scene, node, tell)
         verdict, sending, killed = _measure(settings, scene, node, tell)
-        tell(DemoProgress("the node to drain and stop", sending.events, verdict.balance.outputs))
+        seen = verdict.balance.outputs - settings.warm_up_events
+        tell(DemoProgress("the node to drain and stop", sending.events, seen))
     return DemoReport(verdict, sending, settings.warm_up_events, seconds_until_processing, killed)
 
 
