@@ -108,28 +108,20 @@ class FieldReader:
     def _decode_cells(self, work: _Reading, place: int) -> None:
         """Values of one field that the scanner found but could not convert, all in one call if they are all right."""
         rows = work.unsure_rows(place)
-        if not rows:
+        if not len(rows):
             return
         name, decoder = self.fields[place].name, self._cells_decoders[place]
-        spans = [work.span(place, row) for row in rows]
+        spans = work.spans(place, rows)
         try:
-            decoded = decoder.decode(b"[" + b",".join(spans) + b"]")
-        except _NOT_AS_DECLARED:
-            decoded = [self._decode_cell(decoder, span) for span in spans]
-        for row, value in zip(rows, decoded, strict=True):
+            work.set_values(place, rows, decoder.decode(b"[" + b",".join(spans) + b"]"))
+            return
+        except (*_NOT_AS_DECLARED, OverflowError):
+            pass  # at least one is not as declared, or does not fit; which ones, the rest tells
+        for row, span in zip(rows.tolist(), spans, strict=True):
             try:
-                if isinstance(value, Exception):
-                    raise value
-                work.set_value(place, row, value)
+                work.set_value(place, row, decoder.decode(b"[" + span + b"]")[0])
             except (*_NOT_AS_DECLARED, DecodeError) as error:
                 work.refuse(row, f"field {name!r}: {_reason(error)}")
-
-    @staticmethod
-    def _decode_cell(decoder: msgspec.json.Decoder[Any], span: bytes) -> object:
-        try:
-            return decoder.decode(b"[" + span + b"]")[0]
-        except _NOT_AS_DECLARED as error:
-            return error
 
 
 def _row_type(fields: Sequence[Field]) -> type[msgspec.Struct]:
@@ -186,14 +178,23 @@ class _Reading:
             for row in np.flatnonzero(read & (state == kernels.CELL_NULL)).tolist():
                 self.refuse(row, f"required field {declared.name!r} is null")
 
-    def unsure_rows(self, place: int) -> list[int]:
+    def unsure_rows(self, place: int) -> Index:
         read = self.scan.row_state == kernels.ROW_READ
-        rows: list[int] = np.flatnonzero(read & (self.state[place] == kernels.CELL_UNSURE)).tolist()
-        return rows
+        return np.flatnonzero(read & (self.state[place] == kernels.CELL_UNSURE))
 
-    def span(self, place: int, row: int) -> bytes:
-        start = int(self.scan.value_start[place, row])
-        return self.scan.values.buffer[start : start + int(self.scan.value_size[place, row])].tobytes()
+    def spans(self, place: int, rows: Index) -> list[bytes]:
+        start, size = self.scan.value_start[place], self.scan.value_size[place]
+        return [span or b"" for span in Slices(self.scan.values.buffer, start, size).take(rows).to_list()]
+
+    def set_values(self, place: int, rows: Index, values: list[Any]) -> None:
+        """Raises OverflowError, with nothing decided, where an integer is too large."""
+        if self.fields[place].type is FieldType.STRING:
+            self.texts.setdefault(place, {}).update(zip(rows.tolist(), map(str.encode, values), strict=True))
+        elif self.fields[place].type is FieldType.FLOAT64:
+            self.scan.integers.view(np.float64)[place, rows] = values
+        else:
+            self.scan.integers[place, rows] = values
+        self.state[place, rows] = kernels.CELL_READ
 
     def set_value(self, place: int, row: int, value: object) -> None:
         """Raises DecodeError for an integer that is too large."""
