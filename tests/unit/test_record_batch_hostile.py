@@ -207,6 +207,20 @@ def test_many_batches_that_together_unpack_to_too_much_are_read_bit_by_bit() -> 
     assert next_offset == 10
 
 
+def test_damage_behind_the_point_where_decoding_ended_early_is_told_when_it_is_reached() -> None:
+    rows = [Row(value=bytes(1_000_000))]
+    data = b"".join(batch(rows, base_offset=i, compression=Compression.ZSTD) for i in range(2))
+    data += batch(rows, base_offset=2)[:-1] + b"!"
+
+    early = decode(data, 0, batch_bytes_max=1_100_000)
+    late = decode(data, 1, batch_bytes_max=1_100_000)
+
+    assert early.corrupt is None
+    assert early.next_offset == 1
+    assert late.corrupt is not None
+    assert late.next_offset == 2
+
+
 @pytest.mark.parametrize("kind", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
 def test_a_batch_that_cannot_be_unpacked_ends_decoding_there(kind: Compression) -> None:
     broken = batch(ROWS, base_offset=13, compression=kind, payload=compress(kind, bytes(500))[:-4])
