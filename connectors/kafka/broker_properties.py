@@ -160,7 +160,7 @@ def logging_text(log_file: Path) -> str:
 
 
 def java_options(*, heap_mb: int, logging_file: Path) -> Sequence[str]:
-    """Flags of the virtual machine: Kafka's own choice of collector, and no complaints about Kafka's use of Java."""
+    """Flags of the virtual machine: Kafka's own choice of collector; none that is newer than Java 21."""
     return (
         f"-Xms{heap_mb}m",
         f"-Xmx{heap_mb}m",
@@ -169,7 +169,6 @@ def java_options(*, heap_mb: int, logging_file: Path) -> Sequence[str]:
         "-XX:InitiatingHeapOccupancyPercent=35",
         "-XX:+ExitOnOutOfMemoryError",
         "--enable-native-access=ALL-UNNAMED",
-        "--sun-misc-unsafe-memory-access=allow",
         f"-Dlog4j2.configurationFile={logging_file}",
         # The log must still be written while Kafka's own shutdown hook runs; log4j's hook would close it first.
         "-Dlog4j.shutdownHookEnabled=false",
