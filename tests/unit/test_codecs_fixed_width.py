@@ -137,7 +137,7 @@ def test_values_that_numpy_would_change_silently_are_refused(value: object) -> N
         ("S4", b"abc", b"abcde"),
         ("V2", b"ab", b"a"),
         ("<m8[s]", np.timedelta64(3, "m"), np.timedelta64(1, "ms")),
-        ("<M8[s]", np.datetime64("NaT"), "2026-01-01"),
+        ("<M8[s]", np.datetime64("NaT", "s"), "2026-01-01"),
     ],
 )
 def test_plain_dtypes_take_plain_values_that_fit(dtype: str, good: object, bad: object) -> None:
