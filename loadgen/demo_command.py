@@ -14,7 +14,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from, names_brokers
+from millstream.connectors.kafka.settings_arguments import (
+    add_kafka_arguments,
+    kafka_environment,
+    kafka_settings_from,
+    names_brokers,
+)
 from millstream.loadgen.demo import DemoProgress, DemoReport, DemoSettings, Trouble, run_demo
 
 
@@ -41,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         trouble=Trouble.KILL if arguments.kill else Trouble.NONE,
     )
-    environ = {**os.environ, **_kafka_environment(arguments)}
+    environ = {**os.environ, **kafka_environment(arguments)}
     kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
     # A service manager's SIGTERM must clean up like Ctrl-C does.
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -112,18 +117,6 @@ def _print(report: DemoReport, settings: DemoSettings, *, as_json: bool) -> None
         console.print(sentence, markup=False, highlight=False)
     if report.sending.failed:
         console.print(f"{report.sending.failed} events were not delivered: {report.sending.first_error}", markup=False)
-
-
-def _kafka_environment(arguments: argparse.Namespace) -> dict[str, str]:
-    """The Kafka flags as the environment variables that mean the same, for the node."""
-    flags = argparse.ArgumentParser()
-    add_kafka_arguments(flags)
-    given = {name: getattr(arguments, name) for name in vars(flags.parse_args([]))}
-    return {
-        f"MILLSTREAM_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-        if value is not None
-    }
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -22,9 +22,14 @@ class TopicAdmin:
     def __init__(self, confluent_arguments: Mapping[str, object]) -> None:
         self._admin = AdminClient(dict(confluent_arguments))
 
-    def create(self, topic: str, partitions: int) -> None:
-        """Afterwards the topic exists: made with that many partitions, unless it was there before."""
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=_REPLICATION_OF_THE_BROKER)
+    def create(self, topic: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
+        """Afterwards the topic exists: made with that many partitions and these settings, unless it was there."""
+        new = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=_REPLICATION_OF_THE_BROKER,
+            config=dict(settings or {}),
+        )
         try:
             self._admin.create_topics([new], request_timeout=_ANSWER_S)[topic].result(_ANSWER_S)
         except confluent_kafka.KafkaException as error:
@@ -32,6 +37,19 @@ class TopicAdmin:
                 raise _translated(error, f"topic {topic!r} could not be created") from error
         except TimeoutError as error:
             raise UnavailableError(f"no answer to the creation of topic {topic!r} for {_ANSWER_S:.0f} s") from error
+
+    def delete(self, topics: Sequence[str]) -> None:
+        """Afterwards none of the topics exists. Those that did not are no error."""
+        if not topics:
+            return
+        for topic, future in self._admin.delete_topics(list(topics), request_timeout=_ANSWER_S).items():
+            try:
+                future.result(_ANSWER_S)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise _translated(error, f"topic {topic!r} could not be deleted") from error
+            except TimeoutError as error:
+                raise UnavailableError(f"no answer to the deletion of topic {topic!r} for {_ANSWER_S:.0f} s") from error
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has; 0 where it does not exist."""

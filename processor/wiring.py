@@ -16,6 +16,7 @@ from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, 
 from millstream.processor.counts import Counts
 
 if TYPE_CHECKING:
+    from millstream.connectors.kafka.kafka_log import KafkaLog
     from millstream.connectors.kafka.settings import KafkaSettings
     from millstream.processor.build import BuiltPipeline
     from millstream.processor.columns import OutputRecords
@@ -54,11 +55,16 @@ def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until) -> H
 
 def host(pipeline: BuiltPipeline, kafka: KafkaSettings, options: RunOptions) -> Host:
     """The engine for a pipeline on a cluster."""
-    from millstream.connectors.kafka.kafka_log import KafkaLog, LogSettings
     from millstream.processor.host import Host
 
-    settings = LogSettings(group=pipeline.name, exactly_once=pipeline.guarantee == "exactly-once")
-    return Host(pipeline, KafkaLog(kafka, settings), options)
+    return Host(pipeline, kafka_log(pipeline, kafka), options)
+
+
+def kafka_log(pipeline: BuiltPipeline, kafka: KafkaSettings) -> KafkaLog:
+    """The cluster as the log of a pipeline, not connected yet."""
+    from millstream.connectors.kafka.kafka_log import KafkaLog, LogSettings
+
+    return KafkaLog(kafka, LogSettings(group=pipeline.name, exactly_once=pipeline.guarantee == "exactly-once"))
 
 
 @dataclass(frozen=True, slots=True)

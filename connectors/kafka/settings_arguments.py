@@ -56,6 +56,18 @@ def names_brokers(arguments: argparse.Namespace, environ: Mapping[str, str]) -> 
     return bool(arguments.brokers or environ.get("MILLSTREAM_BROKERS"))
 
 
+def kafka_environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """The flags that were given, as the environment variables that mean the same, for a program that is started."""
+    flags = argparse.ArgumentParser()
+    add_kafka_arguments(flags)
+    given = {name: getattr(arguments, name) for name in vars(flags.parse_args([]))}
+    return {
+        f"MILLSTREAM_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
 def kafka_settings_from(
     arguments: argparse.Namespace, environ: Mapping[str, str], *, default_brokers: str | None = None
 ) -> KafkaSettings:
