@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 2.0
-# Two owners that fence each other in turn would go on for ever; so many times in a row is no takeover.
-_FENCED_IN_ROW_MAX = 12
+_FENCES_IN_ROW_MAX = 12
+_GOOD_LIFE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +83,34 @@ class ShardKeeper:
 
     async def run(self) -> None:
         """Run until released, or caught up. Raises UserError and RefusedError, which no new run can mend."""
-        failures = fenced = 0
+        loop = asyncio.get_running_loop()
+        failures = fences = 0
         while not self._released:
             self._has_committed = False
+            began = loop.time()
             try:
                 await self._run_once()
             except (FencedError, OutcomeUnknownError, UnavailableError) as error:
-                failures = 1 if self._has_committed else failures + 1
-                fenced = _count_fences(fenced, error, has_committed=self._has_committed)
-                if fenced > _FENCED_IN_ROW_MAX:
-                    raise RefusedError(
-                        f"shard {self.shard} was fenced {fenced} times in a row: another process runs a pipeline named "
-                        f"{self._settings.pipeline.name!r}. Stop one of the two, or give it another name"
-                    ) from error
+                if loop.time() - began > _GOOD_LIFE_S:
+                    failures = fences = 0
+                failures = 0 if self._has_committed else failures + 1
+                fences = fences + 1 if isinstance(error, FencedError) else 0
+                self._refuse_a_contest(fences, error)
                 self._on_restart(f"{type(error).__name__}: {error}")
                 await self._pause(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
             else:
                 if not self._again:
                     return
                 self._again = False
+
+    def _refuse_a_contest(self, fences: int, error: Exception) -> None:
+        # A takeover fences once. Two owners that fence each other in turn would do so for ever, and each may
+        # even commit a little in between.
+        if fences > _FENCES_IN_ROW_MAX:
+            raise RefusedError(
+                f"shard {self.shard} was fenced {fences} times in a row: another process runs a pipeline named "
+                f"{self._settings.pipeline.name!r}. Stop one of the two, or give it another name"
+            ) from error
 
     async def _run_once(self) -> None:
         shard_log = self._log.shard(self.shard)
@@ -158,10 +167,3 @@ class ShardKeeper:
                 await self._wake.wait()
         except TimeoutError:
             pass
-
-
-def _count_fences(before: int, error: Exception, *, has_committed: bool) -> int:
-    if not isinstance(error, FencedError):
-        return 0
-    # An owner that commits between two fences makes progress, and so does the other: still two owners.
-    return before + 1 if not has_committed or before else 1

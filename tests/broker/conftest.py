@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from outside import Outside
 
 from millstream.connectors.kafka.pytest_broker import Broker
-from outside import Outside
 
 
 @pytest.fixture

@@ -87,7 +87,9 @@ class Outside:
     def load(self, topic: str, events: int, *, first_id: int = 0, keys: int = 50) -> None:
         """Write seeded events that the judge can account for; each call has keys of its own."""
         workload = Workload(WorkloadSettings(keys=keys, first_id=first_id, key_prefix=f"k{first_id}"))
-        assert send_all(Sender(self.kafka, topic), workload, FullSpeed(events)).failed == 0
+        with Sender(self.kafka, topic) as sender:
+            report = send_all(sender, workload, FullSpeed(events))
+            assert report.failed == 0, sender.first_error
 
     def read(self, topic: str) -> list[Message]:
         """Every committed record, partition by partition."""

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from outside import Outside
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]

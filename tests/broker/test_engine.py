@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from outside import Outside
 
 from millstream.processor import Pipeline
 from millstream.processor.errors import OffsetLostError, PipelineError, StageError
-from outside import Outside
 
 pytestmark = pytest.mark.broker
 

@@ -1,0 +1,137 @@
+"""The engine when the world does not play along: brokers that go and come, two owners, a cluster that is too old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+from outside import Outside
+
+from millstream.connectors.kafka.connection import Connection
+from millstream.connectors.kafka.development_broker import DevelopmentBroker
+from millstream.connectors.kafka.settings import KafkaSettings
+from millstream.connectors.kafka.wire import Reader, Writer
+from millstream.processor import Pipeline
+from millstream.processor.errors import RefusedError, UnavailableError
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+EVENTS = 20_000
+
+
+@pytest.fixture
+def own_broker() -> Iterator[DevelopmentBroker]:
+    """A broker that a test may stop and kill."""
+    with DevelopmentBroker(heap_mb=512) as started:
+        yield started
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_a_broker_restarted_under_load_costs_time_and_no_record(
+    own_broker: DevelopmentBroker, unique: Callable[[str], str], end: str
+) -> None:
+    outside = Outside(own_broker.bootstrap, unique)
+    source, target = outside.topic("in"), outside.topic("out")
+    await asyncio.to_thread(outside.load, source, EVENTS)
+    computed = 0
+    under_way = asyncio.Event()
+
+    async def slowly(value: bytes) -> bytes:
+        nonlocal computed
+        await asyncio.sleep(0.001)
+        computed += 1
+        if computed == EVENTS // 4:
+            under_way.set()
+        return value
+
+    pipeline = Pipeline(unique("survivor"), shards=3, commit_interval_ms=5)
+    pipeline.read(source).map(slowly, concurrency=8).write(target)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(pipeline.run(brokers=outside.bootstrap, events=EVENTS, timeout_s=150))
+        await under_way.wait()
+        await asyncio.to_thread(getattr(own_broker, end))
+        assert computed < EVENTS, "the broker must go while there is work"
+        await asyncio.sleep(1)
+        await asyncio.to_thread(own_broker.start)
+    assert running.result().counts.records_in == EVENTS
+    verdict = outside.judge(source, target, group=pipeline.name)
+    assert verdict.is_clean, verdict.as_json()
+
+
+async def test_of_two_owners_that_both_believe_kafka_lets_one_commit_at_a_time(outside: Outside) -> None:
+    source, target = outside.topic("in"), outside.topic("out")
+    name = outside.unique("contested")
+
+    def owner() -> Pipeline:
+        pipeline = Pipeline(name, shards=1)
+        pipeline.read(source).write(target)
+        return pipeline
+
+    async with asyncio.TaskGroup() as tasks:
+        runs = [tasks.create_task(_run_quietly(owner(), outside, 60)) for _ in range(2)]
+        loads = 0
+        # While there is input they fence each other, until one of them sees that this is no takeover.
+        while not any(run.done() for run in runs):
+            await asyncio.to_thread(outside.load, source, 200, first_id=200 * loads)
+            loads += 1
+        for run in runs:
+            run.cancel()
+    assert [run.result() for run in runs if not run.cancelled() and "another process runs" in run.result()]
+    await owner().run(brokers=outside.bootstrap, until="caught-up", timeout_s=60)
+    verdict = outside.judge(source, target, group=name)
+    assert verdict.is_clean, verdict.as_json()
+
+
+async def _run_quietly(pipeline: Pipeline, outside: Outside, seconds: float) -> str:
+    try:
+        await pipeline.run(brokers=outside.bootstrap, timeout_s=seconds)
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+async def test_a_broker_that_cannot_be_reached_is_named_after_a_bounded_wait(unique: Callable[[str], str]) -> None:
+    pipeline = Pipeline(unique("lonely"))
+    pipeline.read(unique("in")).write(unique("out"))
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 could be reached within 1 s"):
+        await pipeline.run(brokers=KafkaSettings(brokers=("127.0.0.1:1",), connect_timeout_ms=1000))
+
+
+async def test_a_broker_without_transactions_v2_is_refused_with_the_remedy(
+    own_broker: DevelopmentBroker, unique: Callable[[str], str]
+) -> None:
+    await _downgrade_transactions(own_broker)
+    pipeline = Pipeline(unique("modern"))
+    pipeline.read(unique("in")).write(unique("out"))
+    with pytest.raises(RefusedError, match=r"transaction\.version=[01].*kafka-features\.sh"):
+        await pipeline.run(brokers=own_broker.bootstrap, timeout_s=20)
+
+
+class _DowngradeRequest:
+    """UpdateFeatures v1: finalize the level of `transaction.version` that a cluster upgraded from Kafka 3 has."""
+
+    API_KEY: ClassVar[int] = 57
+    API_VERSION: ClassVar[int] = 1
+
+    def write(self, writer: Writer) -> None:
+        writer.int32(10_000)
+        writer.array_size(1)
+        writer.string("transaction.version")
+        writer.int16(0)
+        writer.int8(2)  # a safe downgrade
+        writer.no_tags()
+        writer.boolean(False)  # validate only
+        writer.no_tags()
+
+    def read(self, reader: Reader) -> int:
+        reader.int32()
+        return reader.int16()
+
+
+async def _downgrade_transactions(broker: DevelopmentBroker) -> None:
+    settings = KafkaSettings(brokers=(broker.bootstrap,))
+    connection = await Connection.open(*settings.addresses[0], settings)
+    assert await connection.call(_DowngradeRequest(), timeout_s=15) == 0
+    connection.close()
