@@ -175,7 +175,9 @@ class Host:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
-            raise MillstreamError(f"shards {sorted(self._keepers)} did not drain within {timeout_s:g} s") from error
+            raise MillstreamError(
+                f"shards {sorted(self._keepers)} did not drain within {timeout_s:g} s; the rest is redone"
+            ) from error
 
     def counts(self) -> Counts:
         """What was committed since the host was made."""

@@ -181,8 +181,11 @@ class Pipeline:
 
         `brokers` is "host:port", several of them, or the settings of a secured cluster. It ends when cancelled (all
         that is committed stays), and before that as soon as all partitions are read to the end they had at the start
-        (`until="caught-up"`), `events` records are processed, or `timeout_s` seconds have passed. With `collect` the
-        result holds what was written, for notebooks and tests; it then grows with every record.
+        (`until="caught-up"`), at least `events` records are processed, or `timeout_s` seconds have passed, be it in
+        waiting for the broker and the topics. With `collect` the result holds what was written, for notebooks and
+        tests; it then grows with every record.
+        Raises PipelineError and SettingsError before anything is connected; StageError, OffsetLostError, RefusedError
+        and UnavailableError as a node would report them.
         """
         from millstream.processor import wiring  # the runtime brings Kafka's client, which no test or check needs
 

@@ -45,6 +45,7 @@ EXIT_WAIT_S: Final = 5.0
 class NodeSettings:
     """How many workers a node has and how long it waits for them. All waits are upper bounds.
 
+    A worker that starts may be silent for `start_timeout_s`; one that waits and says so may wait.
     `gather_s` is how long the first worker that is ready waits for the others before shards are given out, since a
     shard that starts and moves at once is paid for twice.
     """
@@ -98,6 +99,9 @@ class Supervisor:
                 self._on_ready(slot, message, now)
             case Progress(counts=counts):
                 slot.has_progressed |= counts.records_in > 0
+                if slot.standing is Standing.STARTING:
+                    # Its loop is alive: it waits for topics that somebody has still to create, maybe for hours.
+                    slot.deadline = now + self._settings.start_timeout_s
                 return []
             case ShardReleased(shard=shard):
                 self._on_released(slot, shard)
@@ -227,7 +231,8 @@ class Supervisor:
     def _on_released(self, slot: Slot, shard: int) -> None:
         if self._handover is None:
             return
-        if not self._handover.released(slot.worker, shard):
+        # In a drain workers are asked for everything at once, by a stop; shard by shard nothing is asked.
+        if not self._handover.released(slot.worker, shard) and self._ending is None:
             _log.warning("shard.released_unasked", worker=slot.worker, shard=shard)
 
     def _on_leaving(self, slot: Slot, now: float) -> None:

@@ -10,10 +10,11 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
 from millstream.processor.counts import Counts
+from millstream.processor.errors import SettingsError
 
 if TYPE_CHECKING:
     from millstream.connectors.kafka.kafka_log import KafkaLog
@@ -91,26 +92,51 @@ async def run_embedded(
     from millstream.processor.testing import decoded_outputs
 
     built = pipeline.build()
+    _check_run(until, events, timeout_s)
+    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     collected: list[OutputRecords] = []
     options = RunOptions(until_caught_up=until == "caught-up", on_outputs=collected.extend if collect else None)
     engine = host(built, _kafka_settings(brokers), options)
-    prepared = await engine.prepare()
-    engine.assign(frozenset(range(prepared.shards)))
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            ending = tasks.create_task(_end(engine, events, timeout_s))
-            await engine.serve(lambda _: None)
-            ending.cancel()
-    except BaseExceptionGroup as group:
-        raise first_error(group) from group
+    shards = await _prepared_shards(engine, deadline)
+    if shards is not None:
+        engine.assign(frozenset(range(shards)))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ending = tasks.create_task(_end(engine, events, deadline))
+                await engine.serve(lambda _: None)
+                ending.cancel()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
     return RunResult(engine.counts(), outputs, dead_letters)
 
 
-async def _end(engine: Host, events: int | None, timeout_s: float | None) -> None:
+def _check_run(until: str, events: int | None, timeout_s: float | None) -> None:
+    mistakes = []
+    if until not in get_args(Until):
+        mistakes.append(f"until={until!r} is unknown; use one of {', '.join(map(repr, get_args(Until)))}")
+    if events is not None and not events >= 1:
+        mistakes.append(f"events={events!r} must be at least 1")
+    if timeout_s is not None and not timeout_s > 0:
+        mistakes.append(f"timeout_s={timeout_s!r} must be more than 0 seconds")
+    if mistakes:
+        raise SettingsError("the run cannot start", mistakes)
+
+
+async def _prepared_shards(engine: Host, deadline: float | None) -> int | None:
+    """The number of shards; None where the time was over before there was a broker with all the topics."""
+    try:
+        async with asyncio.timeout_at(deadline) as bound:
+            return (await engine.prepare()).shards
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        return None
+
+
+async def _end(engine: Host, events: int | None, deadline: float | None) -> None:
     """Stop the engine when enough was processed, or when the time is over."""
     loop = asyncio.get_running_loop()
-    deadline = None if timeout_s is None else loop.time() + timeout_s
     while True:
         if events is not None and engine.counts().records_in >= events:
             break

@@ -36,6 +36,7 @@ from millstream.processor.control import (
     Trouble,
 )
 from millstream.processor.errors import (
+    InvariantError,
     MillstreamError,
     PipelineError,
     RefusedError,
@@ -185,6 +186,8 @@ def failure(error: BaseException, *, may_quote_records: bool) -> Failed:
         if isinstance(cause, UnavailableError):
             return Failed(Trouble.WORLD, str(cause))
     first = causes[0]
+    if isinstance(first, MillstreamError) and not isinstance(first, InvariantError):
+        return Failed(Trouble.DEFECT, str(first))
     message = "" if may_quote_records and not isinstance(first, MillstreamError) else f": {first}"
     return Failed(Trouble.DEFECT, f"unexpected {type(first).__name__}{message}")
 

@@ -157,6 +157,17 @@ def test_a_worker_that_does_not_start_in_time_is_killed_and_started_again() -> N
     assert world.spawned == [(0, 1), (0, 2)]
 
 
+def test_a_worker_that_waits_for_topics_and_says_that_it_lives_may_wait_for_long() -> None:
+    world = World.started(1)
+    for _ in range(10):
+        world.now += 100
+        world.progress(0, records_in=0)
+        world.perform(world.node.tick(world.now))
+    assert world.spawned == [(0, 1)]
+    world.tick_to_next_deadline()
+    assert world.standing(0) is Standing.WAITING
+
+
 def test_workers_that_disagree_about_the_pipeline_stop_the_node() -> None:
     world = World.started(2)
     world.say_ready(0, 4)
@@ -307,6 +318,16 @@ def test_a_stop_drains_every_worker_and_ends_well() -> None:
     assert world.told_to_stop == {0, 1}
     world.drain()
     assert world.node.outcome == Outcome(0)
+
+
+def test_what_a_drain_releases_is_no_surprise_and_anything_else_is(caplog: pytest.LogCaptureFixture) -> None:
+    world = World.ready(1, 2)
+    world.perform(world.node.received(0, ShardReleased(0), world.now))
+    assert [record.message for record in caplog.records] == ["shard.released_unasked"]
+    caplog.clear()
+    world.perform(world.node.stop(world.now, 15))
+    world.perform(world.node.received(0, ShardReleased(1), world.now))
+    assert caplog.records == []
 
 
 def test_a_stop_while_starting_ends_at_once() -> None:

@@ -1,0 +1,37 @@
+"""`pipeline.run` refuses what makes no sense before it connects to anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.processor import Pipeline
+from millstream.processor.errors import SettingsError
+
+
+def pipeline() -> Pipeline:
+    made = Pipeline("embedded")
+    made.read("in").write("out")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("until", "the end"), ("events", 0), ("events", -5), ("timeout_s", 0), ("timeout_s", -0.5)]
+)
+async def test_a_senseless_argument_is_refused_and_named(argument: str, value: object) -> None:
+    arguments: dict[str, Any] = {"brokers": "127.0.0.1:1", argument: value}
+    with pytest.raises(SettingsError, match=f"{argument}={value!r}"):
+        await pipeline().run(**arguments)
+
+
+async def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        await pipeline().run(brokers="127.0.0.1:1", until="never", events=0, timeout_s=0)  # type: ignore[arg-type]
+    assert len(caught.value.mistakes) == 3
+
+
+async def test_the_time_is_a_bound_for_waiting_for_a_broker_too() -> None:
+    result = await pipeline().run(brokers="127.0.0.1:1", timeout_s=0.2, collect=True)
+    assert result.counts.records_in == 0
+    assert result.outputs == {"out": []}
