@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from millstream.processor.columns import Records, TopicPartition
@@ -26,11 +26,16 @@ class InputPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Records in the order of each partition, the positions after them, and their size in bytes."""
+    """Records in the order of each partition, the positions after them, and their size in bytes.
+
+    `moved` are partitions whose old position was lost, each with the end of its log as it is now: their positions may
+    lie before what was committed.
+    """
 
     records: Records | None
     positions: Mapping[TopicPartition, int]
     byte_count: int
+    moved: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class Intake:
@@ -96,6 +101,7 @@ class Intake:
         """
         parts: list[Records] = []
         positions: dict[TopicPartition, int] = {}
+        moved: dict[TopicPartition, int] = {}
         size = 0
         feeds = list(self._feeds.items())
         if not feeds:
@@ -106,8 +112,13 @@ class Intake:
                 break
             try:
                 piece = feed.take_nowait()
-            except (PositionLostError, CorruptBatchError) as error:
-                positions[partition] = await self._go_on_elsewhere(partition, error)
+            except CorruptBatchError as error:
+                positions[partition] = self._go_on_at(partition, self._after_corrupt(partition, error))
+                continue
+            except PositionLostError as error:
+                found = await after_lost(self._log, partition, self._policies[partition.topic], str(error))
+                positions[partition] = self._go_on_at(partition, found.offset)
+                moved[partition] = found.end
                 continue
             if piece is not None:
                 positions[partition] = piece.next_offset
@@ -115,13 +126,9 @@ class Intake:
                 if len(piece.records):
                     parts.append(piece.records)
         self._positions.update(positions)
-        return Taken(Records.concatenated(parts) if parts else None, positions, size)
+        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved)
 
-    async def _go_on_elsewhere(self, partition: TopicPartition, error: PositionLostError | CorruptBatchError) -> int:
-        if isinstance(error, CorruptBatchError):
-            offset = self._after_corrupt(partition, error)
-        else:
-            offset = await after_lost(self._log, partition, self._policies[partition.topic], str(error))
+    def _go_on_at(self, partition: TopicPartition, offset: int) -> int:
         self._feeds[partition].close()
         self._feeds[partition] = self._log.open(self._permit, partition, offset, self._arrived.set)
         return offset
@@ -136,7 +143,15 @@ class Intake:
         return error.next_offset
 
 
-async def after_lost(shard_log: ShardLog, partition: TopicPartition, policy: InputPolicy, why: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where to go on, and where the log ends, after a position was lost."""
+
+    offset: int
+    end: int
+
+
+async def after_lost(shard_log: ShardLog, partition: TopicPartition, policy: InputPolicy, why: str) -> Found:
     """Where to go on when a position is lost. Raises OffsetLostError where the policy is to stop."""
     if policy.on_offset_lost == "stop":
         raise OffsetLostError(
@@ -146,7 +161,7 @@ async def after_lost(shard_log: ShardLog, partition: TopicPartition, policy: Inp
     bounds = (await shard_log.bounds([partition]))[partition]
     offset = bounds.start if policy.on_offset_lost == "earliest" else bounds.end
     log.error("position lost partition=%s going_on_at=%d reason=%s", partition, offset, why)
-    return offset
+    return Found(offset, bounds.end)
 
 
 def of_shard(counts: Mapping[str, int], shard: int, shards: int) -> Iterable[TopicPartition]:

@@ -44,13 +44,13 @@ async def begin(
         policy = policies[partition.topic]
         if partition in committed:
             why = "the topic was deleted and created again since its offset was committed"
-            fresh[partition] = await after_lost(shard_log, partition, policy, why)
+            fresh[partition] = (await after_lost(shard_log, partition, policy, why)).offset
         elif partition in known.started:
             why = (
                 "it had a committed offset once and has none now: the topic was deleted and created again, or the "
                 "offset expired (offsets.retention.minutes after its last commit)"
             )
-            fresh[partition] = await after_lost(shard_log, partition, policy, why)
+            fresh[partition] = (await after_lost(shard_log, partition, policy, why)).offset
         else:
             new.append(partition)
     fresh |= await shard_log.starting({p: _start(p, known, policies[p.topic]) for p in new})

@@ -8,13 +8,13 @@ with the fence again (design, invariants I2 and I4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millstream.processor.columns import OutputRecords, Records, TopicPartition
-from millstream.processor.errors import InvariantError, UserError
-from millstream.processor.intake import InputPolicy, Intake
-from millstream.processor.interfaces import Counts, Program
+from millstream.processor.columns import OutputRecords, TopicPartition
+from millstream.processor.errors import InvariantError, RefusedError, UserError, WorldError
+from millstream.processor.intake import InputPolicy, Intake, Taken
+from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
 
@@ -33,10 +33,11 @@ class ShardSettings:
 
 @dataclass(slots=True)
 class Transaction:
-    """What was gathered since the last commit."""
+    """What was gathered since the last commit. `moved` are partitions whose old position is lost: it may go back."""
 
     outbox: Outbox
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    moved: set[TopicPartition] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
     outputs: list[OutputRecords] = field(default_factory=list)
     input_bytes: int = 0
@@ -79,6 +80,8 @@ class ShardRun:
         self._room = asyncio.Event()
         self._gathering = Transaction(shard_log.outbox())
         self._committed: dict[TopicPartition, int] = {}
+        self._recommit_at = 0.0
+        self._until: dict[TopicPartition, int] | None = None
         self._intake: Intake | None = None
 
     @property
@@ -106,12 +109,14 @@ class ShardRun:
         OffsetLostError, which end the pipeline, after everything before the offending batch is committed.
         """
         self._committed = dict(positions)
+        self._recommit_at = asyncio.get_running_loop().time() + self._settings.recommit_s
+        self._until = None if until is None else dict(until)
         self._intake = Intake(self._log, permit, self._policies)
         try:
             self._intake.open(positions)
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._compute_loop(self._intake, until))
-                loops.create_task(self._commit_loop(permit, self._intake))
+                loops.create_task(_told(self._compute_loop(self._intake)))
+                loops.create_task(_told(self._commit_loop(permit, self._intake)))
         except BaseExceptionGroup as group:
             raise first_error(group) from group
         finally:
@@ -119,9 +124,9 @@ class ShardRun:
         if self._failure is not None:
             raise self._failure
 
-    async def _compute_loop(self, intake: Intake, until: Mapping[TopicPartition, int] | None) -> None:
+    async def _compute_loop(self, intake: Intake) -> None:
         try:
-            while not self._stopping and not _reached(intake, until):
+            while not self._stopping and not _reached(intake, self._until):
                 await self._compute_next(intake)
         except UserError as error:
             # What was gathered before is whole and good: it is committed before the error is raised.
@@ -138,48 +143,66 @@ class ShardRun:
             return
         taken = await intake.take(self._settings.chunk_bytes)
         if not taken.positions:
+            # A commit that waits since there was more at hand need not wait any longer.
+            self._nudge.set()
             await intake.wait()
             return
+        effects = None
         if taken.records is not None:
-            await self._compute(taken.records)
-        # No suspension between the effects of a batch and its positions: whatever is sealed has both (I1).
-        self._gathering.positions.update(taken.positions)
-        self._gathering.input_bytes += taken.byte_count
+            effects = await self._program.process(taken.records, self._record_bytes_max)
+        self._gather(taken, effects)
         self._work.set()
         # Without this a backlog would keep the event loop from ever serving its sockets.
         await asyncio.sleep(0)
 
-    async def _compute(self, records: Records) -> None:
-        effects = await self._program.process(records, self._record_bytes_max)
-        for outputs in effects.outputs:
-            self._gathering.outbox.add(outputs)
-        self._gathering.counts.add(effects.counts)
-        if self._keep_outputs:
-            self._gathering.outputs.extend(effects.outputs)
+    def _gather(self, taken: Taken, effects: Effects | None) -> None:
+        # Nothing is awaited between the effects of a batch and its positions: whatever is sealed has both (I1).
+        if effects is not None:
+            try:
+                for outputs in effects.outputs:
+                    self._gathering.outbox.add(outputs)
+            except BaseException:
+                # Now the outbox holds half of a batch, and the commit loop may have its turn before this error ends it.
+                self._gathering = Transaction(self._log.outbox())
+                raise
+            self._gathering.counts.add(effects.counts)
+            if self._keep_outputs:
+                self._gathering.outputs.extend(effects.outputs)
+        self._gathering.positions.update(taken.positions)
+        self._gathering.input_bytes += taken.byte_count
+        self._gathering.moved.update(taken.moved)
+        if self._until is not None:
+            self._until |= {p: min(self._until[p], end) for p, end in taken.moved.items() if p in self._until}
 
     async def _commit_loop(self, permit: Permit, intake: Intake) -> None:
         loop = asyncio.get_running_loop()
         last_start = last_end = 0.0
         while True:
-            await self._wait_for_work(intake)
-            if not self._gathering.positions:
-                if self._computed_all:
-                    return
-                continue
-            await self._pace(intake, last_start, last_end)
-            last_start = loop.time()
-            permit = await self._commit(permit)
-            last_end = loop.time()
+            await self._wait_for_work()
+            if self._gathering.positions:
+                await self._pace(intake, last_start, last_end)
+            if self._gathering.positions:
+                last_start = loop.time()
+                permit = await self._commit(permit)
+                last_end = loop.time()
+            elif self._computed_all:
+                return
 
-    async def _wait_for_work(self, intake: Intake) -> None:
-        if self._gathering.positions or self._computed_all:
-            return
-        self._work.clear()
-        try:
-            async with asyncio.timeout(self._settings.recommit_s):
-                await self._work.wait()
-        except TimeoutError:
-            self._gathering.positions.update(intake.positions)
+    async def _wait_for_work(self) -> None:
+        """Return when something was gathered, when everything was computed, or when it is time to commit again."""
+        loop = asyncio.get_running_loop()
+        if not self._gathering.positions and not self._computed_all:
+            self._work.clear()
+            try:
+                async with asyncio.timeout_at(self._recommit_at):
+                    await self._work.wait()
+            except TimeoutError:
+                pass
+        if loop.time() >= self._recommit_at:
+            # Those of quiet partitions too, whose neighbours keep the shard busy. Only what is committed already: the
+            # intake is ahead of that by the batch that is being computed.
+            self._gathering.positions = self._committed | self._gathering.positions
+            self._recommit_at = loop.time() + self._settings.recommit_s
 
     async def _pace(self, intake: Intake, last_start: float, last_end: float) -> None:
         loop = asyncio.get_running_loop()
@@ -201,7 +224,7 @@ class ShardRun:
         transaction, self._gathering = self._gathering, Transaction(self._log.outbox())
         self._room.set()
         for partition, position in transaction.positions.items():
-            if position < self._committed.get(partition, 0):
+            if position < self._committed.get(partition, 0) and partition not in transaction.moved:
                 raise InvariantError(
                     f"the offset of {partition} would go back from {self._committed[partition]} to {position} (I3)"
                 )
@@ -215,9 +238,31 @@ def _reached(intake: Intake, until: Mapping[TopicPartition, int] | None) -> bool
     return until is not None and all(intake.positions.get(p, 0) >= end for p, end in until.items())
 
 
+async def _told(loop: Coroutine[None, None, None]) -> None:
+    """Run one of the two loops.
+
+    A cancellation that the run did not ask for (something that the loop awaited was cancelled) would end one loop
+    without a word, and leave the other waiting for it for ever.
+    """
+    try:
+        await loop
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise InvariantError("something that the shard's run awaited was cancelled, but not the run") from error
+
+
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group that is no group itself."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """The error of a group that decides: the first that trying again cannot mend, or else the first."""
+    errors = list(_leaves(group))
+    final = (error for error in errors if isinstance(error, RefusedError) or not isinstance(error, WorldError))
+    return next(final, errors[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from _leaves(member)
+    else:
+        yield error
