@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 import confluent_kafka
+import msgspec
 import orjson
+
+from millstream.loadgen.bench_functions import Payment, charge, mark
 
 _INIT_S = 30.0
 _ANSWER_S = 60.0
@@ -27,6 +30,8 @@ class BaselineWork(Enum):
 
     COPY = "copy"
     JSON = "json"
+    TYPED_JSON = "typed-json"
+    BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,11 @@ def run_baseline(
     return committed
 
 
+def changed(work: BaselineWork, message: confluent_kafka.Message) -> Message:
+    """The record that the loop writes for a record that it read."""
+    return _CHANGES[work](message)
+
+
 def _all_partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[confluent_kafka.TopicPartition]:
     """Every partition, from its committed offset on.
 
@@ -117,9 +127,21 @@ def _with_fee(message: confluent_kafka.Message) -> Message:
     return {"key": message.key(), "value": orjson.dumps(event)}
 
 
+def _with_fee_typed(message: confluent_kafka.Message) -> Message:
+    return {"key": message.key(), "value": _encode(charge(_decode(message.value())))}
+
+
+def _marked(message: confluent_kafka.Message) -> Message:
+    return {"key": message.key(), "value": mark(message.value())}
+
+
+_decode = msgspec.json.Decoder(Payment).decode
+_encode = msgspec.json.Encoder().encode
 _CHANGES: Mapping[BaselineWork, Callable[[confluent_kafka.Message], Message]] = {
     BaselineWork.COPY: _copied,
     BaselineWork.JSON: _with_fee,
+    BaselineWork.TYPED_JSON: _with_fee_typed,
+    BaselineWork.BYTES: _marked,
 }
 
 
