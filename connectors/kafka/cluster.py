@@ -23,6 +23,7 @@ from millstream.connectors.kafka.requests import (
     Request,
     TopicView,
 )
+from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
@@ -78,6 +79,7 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.connect_timeout_ms / 1000
+        waiting = SeldomWarning(log, f"waiting for a broker brokers={','.join(self._settings.brokers)}")
         attempt = 0
         while True:
             try:
@@ -89,8 +91,7 @@ class Cluster:
                         f"no broker of {', '.join(self._settings.brokers)} could be reached within "
                         f"{self._settings.connect_timeout_ms / 1000:g} s; last: {error}"
                     ) from error
-                if attempt in (0, 4) or attempt % 20 == 0:
-                    log.warning("waiting for a broker brokers=%s reason=%s", ",".join(self._settings.brokers), error)
+                waiting(error)
             else:
                 return
             await asyncio.sleep(retry_pause_s(attempt))

@@ -18,6 +18,7 @@ from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
 from millstream.connectors.kafka.error_codes import RETRIABLE, Code, error_for
 from millstream.connectors.kafka.read_requests import FetchedPartition, FetchPartition, FetchRequest
 from millstream.connectors.kafka.record_batch import decode_batches
+from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import MillstreamError, PositionLostError, UnavailableError
 from millstream.processor.log import Fetched
@@ -116,6 +117,8 @@ class Fetcher:
         self._feeds: list[Feed] = []
         self._changed = asyncio.Event()
         self._wake_up: dict[int, asyncio.Event] = {}
+        self._no_metadata = SeldomWarning(log, "no metadata")
+        self._fetch_failed = SeldomWarning(log, "fetch failed")
 
     def open(self, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> Feed:
         """Read `partition` from `offset` on. `notify` is called whenever something arrives.
@@ -158,7 +161,7 @@ class Fetcher:
         try:
             await self._cluster.refresh()
         except UnavailableError as error:
-            log.warning("no metadata reason=%s", error)
+            self._no_metadata(error)
         for feed in self._feeds:
             topic = self._cluster.topic(feed.partition.topic)
             if topic is not None and topic.topic_id != feed.topic_id and feed.error is None:
@@ -182,7 +185,7 @@ class Fetcher:
             try:
                 trouble = await self._fetch(node_id, wanted[turn:] + wanted[:turn])
             except UnavailableError as error:
-                log.warning("fetch failed broker=%d reason=%s", node_id, error)
+                self._fetch_failed(error)
                 trouble = True
             failures = failures + 1 if trouble else 0
             if trouble:
@@ -245,6 +248,7 @@ class Fetcher:
         # Damage on the way, unlike damage on the disk, is gone when the batch is read again.
         feed.corrupt_reads += 1
         if feed.corrupt_reads >= _CORRUPT_READS_MAX:
+            fetched.corrupt.reads = feed.corrupt_reads
             feed.fail(fetched.corrupt)
             return False
         return True

@@ -17,6 +17,7 @@ from millstream.connectors.kafka.offsets import Offsets
 from millstream.connectors.kafka.outbox import KafkaOutbox, OutputSettings, SealedOutputs
 from millstream.connectors.kafka.read_requests import EARLIEST, LATEST
 from millstream.connectors.kafka.record_batch import Compression
+from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.transaction import Permit, PlainCommitter, TransactionalCommitter
 from millstream.connectors.kafka.transaction_requests import OffsetToCommit
@@ -64,12 +65,13 @@ class KafkaLog:
             tasks.create_task(self._refresh_now_and_then())
 
     async def _refresh_now_and_then(self) -> None:
+        no_metadata = SeldomWarning(log, "no metadata")
         while True:
             await asyncio.sleep(_METADATA_REFRESH_S)
             try:
                 await self._cluster.refresh()
             except UnavailableError as error:
-                log.warning("no metadata reason=%s", error)
+                no_metadata(error)
 
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Those that do not exist."""

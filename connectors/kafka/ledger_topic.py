@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
-from millstream.connectors.kafka.error_codes import Code
+from millstream.connectors.kafka.error_codes import REFUSED, Code, error_for
 from millstream.connectors.kafka.offsets import Offsets
 from millstream.connectors.kafka.read_requests import FetchPartition, FetchRequest
 from millstream.connectors.kafka.record_batch import BatchBuilder, decode_batches
@@ -21,7 +21,10 @@ _NO_HEADERS = b"\x00"
 
 
 class LedgerTopic:
-    """Reads and appends. Every method raises UnavailableError when it is not done within `timeout_s`."""
+    """Reads and appends.
+
+    Every method raises UnavailableError when it is not done within `timeout_s`, and RefusedError without permission.
+    """
 
     def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float) -> None:
         self._cluster = cluster
@@ -55,7 +58,10 @@ class LedgerTopic:
             return None
         wanted = FetchPartition(topic.topic_id, 0, offset, _FETCH_BYTES)
         answer = await self._sender.call(leader, FetchRequest([wanted], 100, 1, _FETCH_BYTES), deadline)
-        if answer.error != Code.NONE or not answer.partitions or answer.partitions[0].error != Code.NONE:
+        code = answer.error or (answer.partitions[0].error if answer.partitions else Code.UNKNOWN_SERVER_ERROR)
+        if code in REFUSED:
+            raise error_for(code, f"reading {self._partition}")
+        if code != Code.NONE:
             return None
         part = answer.partitions[0]
         fetched = decode_batches(part.data, self._partition, fetch_offset=offset, aborted=part.aborted)

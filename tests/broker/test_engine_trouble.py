@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -22,9 +23,9 @@ EVENTS = 20_000
 
 
 @pytest.fixture
-def own_broker() -> Iterator[DevelopmentBroker]:
-    """A broker that a test may stop and kill."""
-    with DevelopmentBroker(heap_mb=512) as started:
+def own_broker(tmp_path: Path) -> Iterator[DevelopmentBroker]:
+    """A broker that a test may stop and kill, and start again with its data."""
+    with DevelopmentBroker(heap_mb=512, data_directory=tmp_path) as started:
         yield started
 
 
