@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn, cast
 
+from millstream.processor.allocator import tune_allocator
 from millstream.processor.control import (
     TO_WORKER,
     Assign,
@@ -260,6 +261,7 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C reaches every process of the terminal; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
+    tune_allocator()
     end = socket.socket(fileno=descriptor)
     # Processes that user code starts must not keep the channel open.
     end.set_inheritable(False)
