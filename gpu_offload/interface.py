@@ -1,14 +1,14 @@
 """The seam between a pipeline and a device: what an offloadable stage is, and what a device does with a batch.
 
-Nothing here runs on a GPU, and nothing in millstream imports a GPU library. A stage is a pure function of columns, so the
-choice of a device never enters exactly-once: the same batch can be computed again elsewhere before its commit.
+Nothing here runs on a GPU, and nothing in millstream imports a GPU library. A stage is a pure function of columns, so
+the choice of a device never enters exactly-once: the same batch can be computed again elsewhere before its commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class OffloadStage(Protocol):
 class Choice:
     """Where batches go for now, and why. `reason` is a sentence with the numbers that led to it."""
 
-    device: Literal["cpu"] | str
+    device: str
     batch_records_max: int
     wait_ms_max: float
     reason: str
