@@ -121,6 +121,8 @@ FENCED = frozenset(
     }
 )
 
+TOO_LARGE = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
+
 REFUSED = frozenset(
     {
         Code.INVALID_TOPIC_EXCEPTION,
@@ -144,6 +146,11 @@ def code_name(code: int) -> str:
 def error_for(code: int, what: str, detail: str | None = None) -> MillstreamError:
     """The error of our own tree for a broker's answer. `what` says what was being done."""
     message = f"{what}: the broker answered {code_name(code)}" + (f" ({detail})" if detail else "")
+    if code in TOO_LARGE:
+        return RefusedError(
+            f"{message}. Batches are made to fit max.message.bytes as it was read at the start: restart where it was "
+            "lowered since, or grant DescribeConfigs on the topic where it may not be read"
+        )
     if code in FENCED:
         return FencedError(message)
     if code in REFUSED:

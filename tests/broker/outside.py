@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from millstream.loadgen.produce import Sender, send_all
 from millstream.loadgen.schedule import FullSpeed
@@ -45,6 +45,16 @@ class Outside:
         config = {key.replace("_", "."): value for key, value in settings.items()}
         self._admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
         return name
+
+    def set_topic(self, topic: str, **settings: str) -> None:
+        """Change settings of a topic, named as in `topic`."""
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        for future in self._admin.incremental_alter_configs([resource]).values():
+            future.result(20)
 
     def delete(self, topic: str) -> None:
         """The topic is gone when this returns."""

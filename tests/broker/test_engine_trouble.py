@@ -136,3 +136,17 @@ async def _downgrade_transactions(broker: DevelopmentBroker) -> None:
     connection = await Connection.open(*settings.addresses[0], settings)
     assert await connection.call(_DowngradeRequest(), timeout_s=15) == 0
     connection.close()
+
+
+def test_a_limit_that_was_lowered_while_running_ends_the_run_with_the_remedy(outside: Outside) -> None:
+    source, target = outside.topic("in", partitions=1), outside.topic("out", partitions=1)
+    outside.send(source, [(b"k", b"x" * 5000)])
+    pipeline = Pipeline(outside.unique("limited"))
+
+    def lower_the_limit(value: bytes) -> bytes:
+        outside.set_topic(target, max_message_bytes="2000")
+        return value
+
+    pipeline.read(source).map(lower_the_limit).write(target)
+    with pytest.raises(RefusedError, match=r"max\.message\.bytes"):
+        asyncio.run(pipeline.run(brokers=outside.bootstrap, until="caught-up", timeout_s=30))
