@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -79,6 +80,8 @@ def run(order: Order) -> Finished:
 
 def main() -> int:
     """Obey one order; answers the exit code."""
+    # The loop makes no cycles, and looking for them among its messages takes a tenth of its time.
+    gc.disable()
     answer(run(receive_order()))
     return 0
 
