@@ -9,11 +9,11 @@ import json
 import logging
 import re
 import time
+from dataclasses import dataclass
 from typing import Final
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 _PLAIN: Final = re.compile(r"[\w.,:/+@\[\]<>-]+", re.ASCII)
-_FIELDS: Final = "millstream_fields"
 
 
 class EventLog:
@@ -45,7 +45,18 @@ class EventLog:
 
     def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s", event, extra={_FIELDS: {**self._fields, **fields}})
+            self._logger.log(level, _Message(event, {**self._fields, **fields}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """An event and its fields. Where we run inside of another program, its formatter shows both."""
+
+    event: str
+    fields: dict[str, object]
+
+    def __str__(self) -> str:
+        return " ".join([self.event, *_pairs(self.fields)])
 
 
 class KeyValueFormatter(logging.Formatter):
@@ -54,12 +65,16 @@ class KeyValueFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever the fields hold; a traceback follows on lines of its own."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = {"event": record.getMessage(), **getattr(record, _FIELDS, {})}
-        pairs = " ".join(f"{key}={_written(value)}" for key, value in fields.items())
+        message = record.msg if isinstance(record.msg, _Message) else _Message(record.getMessage(), {})
+        pairs = " ".join(_pairs({"event": message.event, **message.fields}))
         line = f"{seconds}.{int(record.msecs):03d}Z {record.levelname} {record.name} {pairs}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def _pairs(fields: dict[str, object]) -> list[str]:
+    return [f"{key}={_written(value)}" for key, value in fields.items()]
 
 
 def _written(value: object) -> str:

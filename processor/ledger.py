@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -18,11 +19,14 @@ from millstream.processor.errors import RefusedError
 
 VERSION = 1
 
+Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
 
 class CreatedRecord(msgspec.Struct, frozen=True, tag_field="type", tag="created"):
     """The pipeline was started for the first time."""
 
-    shards: int
+    shards: Count
     version: int = VERSION
 
 
@@ -30,7 +34,7 @@ class StartedRecord(msgspec.Struct, frozen=True, tag_field="type", tag="started"
     """A first offset was committed for a partition."""
 
     topic: str
-    partition: int
+    partition: Partition
     version: int = VERSION
 
 
@@ -38,7 +42,7 @@ class ReadingRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reading"
     """An input topic was first read, with so many partitions."""
 
     topic: str
-    partitions: int
+    partitions: Count
     version: int = VERSION
 
 

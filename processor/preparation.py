@@ -6,14 +6,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millstream.processor import ledger
 from millstream.processor.build import BuiltPipeline
 from millstream.processor.errors import PipelineError
+from millstream.processor.event_log import EventLog
 from millstream.processor.ledger import CreatedRecord, LedgerRecord, LedgerState, ReadingRecord
 from millstream.processor.log import Log, TopicPlan
 
-log = logging.getLogger(__name__)
+_log: Final = EventLog(logging.getLogger("millstream.engine"))
 
 _WAIT_FOR_TOPICS_S = 1.0
 _SHARDS_DEFAULT_MAX = 4
@@ -84,7 +86,7 @@ async def _ensure_topics(log_: Log, pipeline: BuiltPipeline) -> None:
         settings = {"max.message.bytes": str(largest + _DEAD_LETTER_HEADROOM_BYTES)}
         partitions = await _widest_input(log_, pipeline)
         await log_.create_topics([TopicPlan(pipeline.dead_letter_topic, partitions, settings)])
-        log.info("topic created topic=%s for=dead-letters", pipeline.dead_letter_topic)
+        _log.info("topics.created", topics=pipeline.dead_letter_topic, role="dead letters", partitions=partitions)
 
 
 async def _refuse_missing(log_: Log, pipeline: BuiltPipeline, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -102,7 +104,7 @@ async def _create_missing(log_: Log, pipeline: BuiltPipeline, topics: Sequence[s
     if missing := await log_.missing_topics(topics):
         partitions = await _widest_input(log_, pipeline)
         await log_.create_topics([TopicPlan(topic, partitions, {}) for topic in missing])
-        log.info("topics created topics=%s for=%s partitions=%d", ",".join(missing), role, partitions)
+        _log.info("topics.created", topics=",".join(missing), role=role, partitions=partitions)
 
 
 async def _wait_for(log_: Log, topics: Sequence[str]) -> None:
@@ -110,7 +112,7 @@ async def _wait_for(log_: Log, topics: Sequence[str]) -> None:
     while missing := await log_.missing_topics(topics):
         if told != set(missing):
             told = set(missing)
-            log.warning("waiting for topics to be created topics=%s", ",".join(missing))
+            _log.warning("topics.awaited", topics=",".join(missing))
         await asyncio.sleep(_WAIT_FOR_TOPICS_S)
 
 

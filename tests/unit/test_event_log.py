@@ -30,11 +30,22 @@ def test_a_line_has_time_level_logger_event_and_fields_in_order(caplog: pytest.L
     )
 
 
+def test_other_formatters_show_the_fields_and_ours_shows_the_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "millstream.test"):
+        EventLog(logging.getLogger("millstream.test")).info("topics.created", topics="a,b", why="they were missing")
+        logging.getLogger("millstream.test").info("%d plain words", 3)
+    ours, plain = caplog.records
+    assert logging.Formatter("%(message)s").format(ours) == 'topics.created topics=a,b why="they were missing"'
+    assert KeyValueFormatter().format(plain).endswith('event="3 plain words"')
+
+
 @given(st.text())
 def test_whatever_a_field_holds_the_line_stays_one_line_and_the_field_can_be_read_back(text: str) -> None:
-    record = logging.LogRecord("millstream.test", logging.INFO, "", 0, "event", None, None)
-    record.millstream_fields = {"field": text, "last": "end"}
-    line = KeyValueFormatter().format(record)
-    assert len(line.splitlines()) == 1
+    records: list[logging.LogRecord] = []
+    logger = logging.Logger("millstream.test")
+    logger.addFilter(lambda record: bool(records.append(record)))
+    EventLog(logger).info("event", field=text, last="end")
+    line = KeyValueFormatter().format(records[0])
+    assert len(line.splitlines()) == len(records[0].getMessage().splitlines()) == 1
     written = line.split(" field=", 1)[1].removesuffix(" last=end")
     assert (json.loads(written) if written.startswith('"') else written) == text

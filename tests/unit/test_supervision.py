@@ -323,7 +323,7 @@ def test_a_stop_drains_every_worker_and_ends_well() -> None:
 def test_what_a_drain_releases_is_no_surprise_and_anything_else_is(caplog: pytest.LogCaptureFixture) -> None:
     world = World.ready(1, 2)
     world.perform(world.node.received(0, ShardReleased(0), world.now))
-    assert [record.message for record in caplog.records] == ["shard.released_unasked"]
+    assert [record.message for record in caplog.records] == ["shard.released_unasked worker=0 shard=0"]
     caplog.clear()
     world.perform(world.node.stop(world.now, 15))
     world.perform(world.node.received(0, ShardReleased(1), world.now))
