@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -107,10 +107,6 @@ class _Builder:
         channel, stage = self._compiled(index, spec, parent)
         self._channels.append(channel)
         self._stages.append(stage)
-
-    def _on_corrupt(self, spec: ReadSpec) -> Literal["stop", "skip"]:
-        policy = as_policy(self.settings.on_error if spec.on_error is None else spec.on_error)
-        return "skip" if policy.action == "skip" else "stop"
 
     def _policy(self, index: int, spec: Spec, parent: _Channel | None) -> OnError:
         self._report(index, [*checks.stage_name_mistakes(spec.name), *checks.policy_mistakes(spec.on_error)])
@@ -326,7 +322,7 @@ class _Builder:
     def _assembled(self) -> BuiltPipeline:
         specs = [node.spec for node in self.graph.nodes]
         inputs = [
-            InputTopic(topic, spec.start, spec.on_offset_lost, self._on_corrupt(spec))
+            InputTopic(topic, spec.start, spec.on_offset_lost)
             for spec in specs
             if isinstance(spec, ReadSpec)
             for topic in spec.topics

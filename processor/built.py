@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.graph import Guarantee, MissingTopics, OnOffsetLost, Start
@@ -28,16 +27,11 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True)
 class InputTopic:
-    """A topic that a pipeline reads, and where it begins when no offset is committed, or the committed one is gone.
-
-    `on_corrupt` is what becomes of a stored batch that cannot be read: its records are not known, so that there is
-    nothing to dead-letter, and the pipeline stops unless the read's policy is to skip.
-    """
+    """A topic that a pipeline reads, and where it begins when no offset is committed, or the committed one is gone."""
 
     topic: str
     start: Start
     on_offset_lost: OnOffsetLost
-    on_corrupt: Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)

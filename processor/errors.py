@@ -83,13 +83,14 @@ class CorruptBatchError(MillstreamError):
     """A stored record batch is damaged or lies about itself.
 
     `base_offset` is where it starts; `next_offset` is where reading may go on after it, or None when
-    the damage hides its length.
+    the damage hides its length. `reads` is how often it was read and found to be so.
     """
 
-    def __init__(self, reason: str, *, base_offset: int, next_offset: int | None) -> None:
+    def __init__(self, reason: str, *, base_offset: int, next_offset: int | None, reads: int = 1) -> None:
         self.reason = reason
         self.base_offset = base_offset
         self.next_offset = next_offset
+        self.reads = reads
         super().__init__(f"record batch at offset {base_offset}: {reason}")
 
 

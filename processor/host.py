@@ -125,8 +125,7 @@ class Host:
         return KeeperSettings(
             pipeline=self._pipeline,
             policies={
-                topic.topic: InputPolicy(topic.start, topic.on_offset_lost, topic.on_corrupt)
-                for topic in self._pipeline.inputs
+                topic.topic: InputPolicy(topic.start, topic.on_offset_lost) for topic in self._pipeline.inputs
             },
             shards=self._prepared.shards,
             shard=ShardSettings(pacing),

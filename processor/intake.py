@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from millstream.processor.columns import Records, TopicPartition
-from millstream.processor.errors import CorruptBatchError, OffsetLostError, PositionLostError, StageError
+from millstream.processor.errors import CorruptBatchError, InvariantError, OffsetLostError, PositionLostError
+from millstream.processor.event_log import EventLog
+from millstream.processor.interfaces import Effects
 from millstream.processor.log import Feed, Permit, ShardLog, Start
 
-log = logging.getLogger(__name__)
+_log: Final = EventLog(logging.getLogger("millstream.engine"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,10 @@ class InputPolicy:
 
     start: Start
     on_offset_lost: Literal["stop", "earliest", "latest"]
-    on_corrupt: Literal["stop", "skip"]
+
+
+LeaveOut = Callable[[TopicPartition, CorruptBatchError], Effects]
+"""What comes of leaving out a damaged batch. Raises StageError where the pipeline is to stop instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +34,26 @@ class Taken:
     """Records in the order of each partition, the positions after them, and their size in bytes.
 
     `moved` are partitions whose old position was lost, each with the end of its log as it is now: their positions may
-    lie before what was committed.
+    lie before what was committed. `left_out` is what came of damaged batches that the positions pass.
     """
 
     records: Records | None
     positions: Mapping[TopicPartition, int]
     byte_count: int
     moved: Mapping[TopicPartition, int] = field(default_factory=dict)
+    left_out: Sequence[Effects] = field(default_factory=list)
 
 
 class Intake:
     """Reads a shard's partitions for one run. Close it to drop everything that was read ahead."""
 
-    def __init__(self, shard_log: ShardLog, permit: Permit, policies: Mapping[str, InputPolicy]) -> None:
+    def __init__(
+        self, shard_log: ShardLog, permit: Permit, policies: Mapping[str, InputPolicy], leave_out: LeaveOut
+    ) -> None:
         self._log = shard_log
         self._permit = permit
         self._policies = policies
+        self._leave_out = leave_out
         self._feeds: dict[TopicPartition, Feed] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._arrived = asyncio.Event()
@@ -102,6 +111,7 @@ class Intake:
         parts: list[Records] = []
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
+        left_out: list[Effects] = []
         size = 0
         feeds = list(self._feeds.items())
         if not feeds:
@@ -113,7 +123,8 @@ class Intake:
             try:
                 piece = feed.take_nowait()
             except CorruptBatchError as error:
-                positions[partition] = self._go_on_at(partition, self._after_corrupt(partition, error))
+                left_out.append(self._leave_out(partition, error))
+                positions[partition] = self._go_on_at(partition, self._behind(partition, error))
                 continue
             except PositionLostError as error:
                 found = await after_lost(self._log, partition, self._policies[partition.topic], str(error))
@@ -126,20 +137,23 @@ class Intake:
                 if len(piece.records):
                     parts.append(piece.records)
         self._positions.update(positions)
-        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved)
+        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved, left_out)
 
     def _go_on_at(self, partition: TopicPartition, offset: int) -> int:
         self._feeds[partition].close()
         self._feeds[partition] = self._log.open(self._permit, partition, offset, self._arrived.set)
         return offset
 
-    def _after_corrupt(self, partition: TopicPartition, error: CorruptBatchError) -> int:
-        if self._policies[partition.topic].on_corrupt == "stop" or error.next_offset is None:
-            raise StageError(
-                f"{partition}: {error}. It was read several times and stays damaged; to leave the batch out, "
-                f"read {partition.topic} with on_error='skip'"
-            ) from error
-        log.error("batch skipped partition=%s offset=%d reason=%s", partition, error.base_offset, error.reason)
+    def _behind(self, partition: TopicPartition, error: CorruptBatchError) -> int:
+        if error.next_offset is None or error.next_offset <= self._positions[partition]:
+            raise InvariantError(f"{partition}: no way around the {error}")
+        _log.error(
+            "batch.left_out",
+            partition=str(partition),
+            offset=error.base_offset,
+            next_offset=error.next_offset,
+            reason=error.reason,
+        )
         return error.next_offset
 
 
@@ -160,7 +174,7 @@ async def after_lost(shard_log: ShardLog, partition: TopicPartition, policy: Inp
         )
     bounds = (await shard_log.bounds([partition]))[partition]
     offset = bounds.start if policy.on_offset_lost == "earliest" else bounds.end
-    log.error("position lost partition=%s going_on_at=%d reason=%s", partition, offset, why)
+    _log.error("position.lost", partition=str(partition), going_on_at=offset, reason=why)
     return Found(offset, bounds.end)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millstream.processor.columns import OutputRecords, Records, Slices
+from millstream.processor.columns import OutputRecords, Records, Slices, TopicPartition
 from millstream.processor.counts import Counts as Counts
+from millstream.processor.errors import CorruptBatchError
 
 
 class ValueCodec(Protocol):
@@ -64,4 +65,12 @@ class Program(Protocol):
 
         `record_bytes_max` is the `max.message.bytes` of each output topic; a record that cannot fit is an error
         of its write stage. Raises StageError where a record fails and the stage's policy is to stop.
+        """
+
+    def leave_out(
+        self, partition: TopicPartition, error: CorruptBatchError, record_bytes_max: Mapping[str, int]
+    ) -> Effects:
+        """Give up a stored batch that stays damaged: what its read's policy makes of it.
+
+        Raises StageError where that is to stop, or where the damage hides how many records would be left out.
         """

@@ -8,9 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from millstream.processor.columns import Records
+from millstream.processor.columns import Records, TopicPartition
+from millstream.processor.errors import CorruptBatchError
 from millstream.processor.interfaces import Effects, ValueCodec
 from millstream.processor.stages.batch import Batch, Identity
+from millstream.processor.stages.corrupt_batches import effects_of
 from millstream.processor.stages.dead_letters import dead_letters
 from millstream.processor.stages.flow import Flow, Stored
 
@@ -77,6 +79,13 @@ class CompiledProgram:
             if letters is not None:
                 batch.outputs.append(letters)
         return Effects(batch.outputs, batch.counts)
+
+    def leave_out(
+        self, partition: TopicPartition, error: CorruptBatchError, record_bytes_max: Mapping[str, int]
+    ) -> Effects:
+        """What the policy of the read makes of a stored batch that stays damaged. Raises StageError."""
+        source = next(source for source in self.sources if partition.topic in source.topics)
+        return effects_of(error, partition, source.identity, self.dead_letter_topic, record_bytes_max)
 
 
 async def _run(steps: tuple[Step, ...], flow: Flow, batch: Batch) -> None:

@@ -8,15 +8,18 @@ with the fence again (design, invariants I2 and I4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec
 
 from millstream.processor.columns import OutputRecords, TopicPartition
-from millstream.processor.errors import InvariantError, RefusedError, UserError, WorldError
+from millstream.processor.errors import CorruptBatchError, InvariantError, RefusedError, UserError, WorldError
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,12 @@ class ShardRun:
         self._committed = dict(positions)
         self._recommit_at = asyncio.get_running_loop().time() + self._settings.recommit_s
         self._until = None if until is None else dict(until)
-        self._intake = Intake(self._log, permit, self._policies)
+        self._intake = Intake(self._log, permit, self._policies, self._leave_out)
         try:
             self._intake.open(positions)
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(_told(self._compute_loop(self._intake)))
-                loops.create_task(_told(self._commit_loop(permit, self._intake)))
+                loops.create_task(told(self._compute_loop, self._intake))
+                loops.create_task(told(self._commit_loop, permit, self._intake))
         except BaseExceptionGroup as group:
             raise first_error(group) from group
         finally:
@@ -147,30 +150,35 @@ class ShardRun:
             self._nudge.set()
             await intake.wait()
             return
-        effects = None
+        effects = list(taken.left_out)
         if taken.records is not None:
-            effects = await self._program.process(taken.records, self._record_bytes_max)
+            effects.append(await self._program.process(taken.records, self._record_bytes_max))
         self._gather(taken, effects)
         self._work.set()
         # Without this a backlog would keep the event loop from ever serving its sockets.
         await asyncio.sleep(0)
 
-    def _gather(self, taken: Taken, effects: Effects | None) -> None:
+    def _leave_out(self, partition: TopicPartition, error: CorruptBatchError) -> Effects:
+        return self._program.leave_out(partition, error, self._record_bytes_max)
+
+    def _gather(self, taken: Taken, effects: Sequence[Effects]) -> None:
         # Nothing is awaited between the effects of a batch and its positions: whatever is sealed has both (I1).
-        if effects is not None:
-            try:
-                for outputs in effects.outputs:
-                    self._gathering.outbox.add(outputs)
-            except BaseException:
-                # Now the outbox holds half of a batch, and the commit loop may have its turn before this error ends it.
-                self._gathering = Transaction(self._log.outbox())
-                raise
-            self._gathering.counts.add(effects.counts)
+        gathering = self._gathering
+        try:
+            for effect in effects:
+                for outputs in effect.outputs:
+                    gathering.outbox.add(outputs)
+        except BaseException:
+            # Now the outbox holds half of a batch, and the commit loop may have its turn before this error ends it.
+            self._gathering = Transaction(self._log.outbox())
+            raise
+        for effect in effects:
+            gathering.counts.add(effect.counts)
             if self._keep_outputs:
-                self._gathering.outputs.extend(effects.outputs)
-        self._gathering.positions.update(taken.positions)
-        self._gathering.input_bytes += taken.byte_count
-        self._gathering.moved.update(taken.moved)
+                gathering.outputs.extend(effect.outputs)
+        gathering.positions.update(taken.positions)
+        gathering.input_bytes += taken.byte_count
+        gathering.moved.update(taken.moved)
         if self._until is not None:
             self._until |= {p: min(self._until[p], end) for p, end in taken.moved.items() if p in self._until}
 
@@ -238,19 +246,19 @@ def _reached(intake: Intake, until: Mapping[TopicPartition, int] | None) -> bool
     return until is not None and all(intake.positions.get(p, 0) >= end for p, end in until.items())
 
 
-async def _told(loop: Coroutine[None, None, None]) -> None:
-    """Run one of the two loops.
+async def told(work: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Run a task of a group whose end the others must hear of.
 
-    A cancellation that the run did not ask for (something that the loop awaited was cancelled) would end one loop
-    without a word, and leave the other waiting for it for ever.
+    A cancellation that nobody asked for (something that the task awaited was cancelled) would end it without a word,
+    and leave the others waiting for it for ever. Raises InvariantError instead.
     """
     try:
-        await loop
+        await work(*args, **kwargs)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise InvariantError("something that the shard's run awaited was cancelled, but not the run") from error
+        raise InvariantError("something that was awaited was cancelled, and nobody had asked for that") from error
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,15 +1,18 @@
-"""Dead letters: the original bytes of a record that a stage gave up on, with headers that say where, why, how often."""
+"""Dead letters: the original bytes of a record that a stage gave up on, with headers that say where, why, how often.
+
+Of a batch that cannot be read there are no records, so that its letter is all headers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from millstream.processor.columns import OutputRecords, Slices
-from millstream.processor.errors import RecordTooLargeError
+from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Slices, TopicPartition
+from millstream.processor.errors import CorruptBatchError, RecordTooLargeError
 from millstream.processor.headers import NO_HEADERS, encode_headers
-from millstream.processor.stages.batch import Batch, Failure, error_text
+from millstream.processor.stages.batch import Batch, Failure, Identity, error_text
 from millstream.processor.stages.sizes import too_large
 
 HEADER_PREFIX = "millstream.error."
@@ -46,9 +49,33 @@ def dead_letters(topic: str, batch: Batch, record_bytes_max: Mapping[str, int]) 
     )
 
 
+def corrupt_batch_letter(
+    topic: str, partition: TopicPartition, error: CorruptBatchError, stage: Identity
+) -> OutputRecords:
+    """The letter of a whole batch: no key and no value, and the batch's first offset."""
+    headers = _error_headers(stage, partition, error.base_offset, NO_TIMESTAMP, error, error.reads)
+    return OutputRecords(
+        topic,
+        Slices.repeated(None, 1),
+        Slices.repeated(None, 1),
+        Slices.from_list([headers]),
+        np.array([NO_TIMESTAMP], np.int64),
+        np.array([partition.partition], np.int32),
+        np.zeros(1, np.int32),
+    )
+
+
 def _headers(batch: Batch, failure: Failure) -> bytes:
     """The record's headers as they stand, to the byte, and behind them what happened to it."""
-    added = encode_headers(_told(batch, failure))
+    records, row = batch.records, failure.row
+    added = _error_headers(
+        failure.stage,
+        records.origins[records.origin[row]],
+        int(records.offset[row]),
+        int(records.timestamp[row]),
+        failure.error,
+        failure.attempts,
+    )
     section = batch.records.headers[failure.row] or NO_HEADERS
     try:
         count, rest = _split_count(section)
@@ -57,22 +84,24 @@ def _headers(batch: Batch, failure: Failure) -> bytes:
     return _count(count + added[0] // 2) + rest + added[1:]
 
 
-def _told(batch: Batch, failure: Failure) -> Sequence[tuple[str, bytes | None]]:
-    records, row = batch.records, failure.row
-    origin = records.origins[records.origin[row]]
+def _error_headers(
+    stage: Identity, origin: TopicPartition, offset: int, timestamp: int, error: Exception, attempts: int
+) -> bytes:
     told = {
-        "pipeline": failure.stage.pipeline,
-        "stage": failure.stage.stage,
+        "pipeline": stage.pipeline,
+        "stage": stage.stage,
         "topic": origin.topic,
         "partition": origin.partition,
-        "offset": int(records.offset[row]),
-        "timestamp": int(records.timestamp[row]),
-        "type": type(failure.error).__name__,
-        "message": error_text(failure.error),
-        "attempts": failure.attempts,
+        "offset": offset,
+        "timestamp": timestamp,
+        "type": type(error).__name__,
+        "message": error_text(error),
+        "attempts": attempts,
     }
     # A lone surrogate in an error's text must not turn one bad record into a crash.
-    return [(HEADER_PREFIX + name, str(value).encode(errors="backslashreplace")) for name, value in told.items()]
+    return encode_headers(
+        [(HEADER_PREFIX + name, str(value).encode(errors="backslashreplace")) for name, value in told.items()]
+    )
 
 
 def _split_count(section: bytes) -> tuple[int, bytes]:

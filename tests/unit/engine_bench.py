@@ -20,7 +20,7 @@ from millstream.processor.interfaces import Effects
 from millstream.processor.pacing import Pacing
 from millstream.processor.shard import ShardRun, ShardSettings
 
-STOP = InputPolicy("earliest", "stop", "stop")
+STOP = InputPolicy("earliest", "stop")
 PACING = Pacing(interval_s=0.01, backlog_interval_s=0.1, pause_s=0.004, gathered_bytes_max=1000)
 POISON = b"poison"
 
