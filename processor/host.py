@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from millstream.processor.keeper import KeeperSettings, ShardKeeper
 from millstream.processor.log import Log
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
-from millstream.processor.shard import ShardSettings, first_error
+from millstream.processor.shard import ShardSettings, first_error, told
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
 
 _WATCH_S = 1.0
@@ -48,8 +49,8 @@ class Host:
         self._prepared: Preparation | None = None
         self._wanted: frozenset[int] = frozenset()
         self._keepers: dict[int, ShardKeeper] = {}
+        self._not_started: deque[ShardKeeper] = deque()
         self._finished: set[int] = set()
-        self._tasks: asyncio.TaskGroup | None = None
         self._report: Callable[[HostEvent], None] = lambda _: None
         self._changed = asyncio.Event()
         self._stopping = False
@@ -69,10 +70,11 @@ class Host:
         self._report = report
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                company = [tasks.create_task(self._log.run()), tasks.create_task(self._watch_partitions())]
-                self._start_wanted()
+                company = [tasks.create_task(told(self._log.run)), tasks.create_task(told(self._watch_partitions))]
+                # Keepers are started here and nowhere else: this task is cancelled as soon as something has failed.
                 while not self._is_done():
+                    while self._not_started:
+                        tasks.create_task(told(self._keep, self._not_started.popleft()))
                     self._changed.clear()
                     await self._changed.wait()
                 for task in company:
@@ -80,7 +82,6 @@ class Host:
         except BaseExceptionGroup as group:
             raise first_error(group) from group
         finally:
-            self._tasks = None
             self._log.close()
 
     def _is_done(self) -> bool:
@@ -94,14 +95,14 @@ class Host:
         for shard, keeper in self._keepers.items():
             if shard not in shards:
                 keeper.release()
-        self._start_wanted()
+        self._make_keepers()
 
-    def _start_wanted(self) -> None:
-        if self._tasks is None or self._stopping:
-            return
-        for shard in sorted(self._wanted - self._keepers.keys() - self._finished):
-            self._keepers[shard] = self._keeper(shard)
-            self._tasks.create_task(self._keep(self._keepers[shard]))
+    def _make_keepers(self) -> None:
+        """Every shard that is wanted has a keeper at once, so that whatever becomes of it its release is reported."""
+        if not self._stopping:
+            for shard in sorted(self._wanted - self._keepers.keys() - self._finished):
+                self._keepers[shard] = self._keeper(shard)
+                self._not_started.append(self._keepers[shard])
         self._changed.set()
 
     def _keeper(self, shard: int) -> ShardKeeper:
@@ -124,9 +125,7 @@ class Host:
         )
         return KeeperSettings(
             pipeline=self._pipeline,
-            policies={
-                topic.topic: InputPolicy(topic.start, topic.on_offset_lost) for topic in self._pipeline.inputs
-            },
+            policies={topic.topic: InputPolicy(topic.start, topic.on_offset_lost) for topic in self._pipeline.inputs},
             shards=self._prepared.shards,
             shard=ShardSettings(pacing),
             until_caught_up=self._options.until_caught_up,
@@ -137,11 +136,10 @@ class Host:
         self._report(ShardStarted(keeper.shard))
         await keeper.run()
         del self._keepers[keeper.shard]
-        if keeper.shard in self._wanted and not self._stopping:
+        if not keeper.is_released:
             self._finished.add(keeper.shard)
         self._report(ShardReleased(keeper.shard))
-        self._start_wanted()
-        self._changed.set()
+        self._make_keepers()
 
     def _on_commit(self, counts: Counts, outputs: Sequence[OutputRecords]) -> None:
         self._counts.add(counts)

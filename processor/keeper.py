@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,11 +12,9 @@ from millstream.processor.errors import FencedError, OutcomeUnknownError, Refuse
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
 from millstream.processor.log import Log, ShardLog
-from millstream.processor.positions import begin
+from millstream.processor.positions import Begun, begin
 from millstream.processor.preparation import Names, read_state
 from millstream.processor.shard import ShardRun, ShardSettings
-
-log = logging.getLogger(__name__)
 
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 2.0
@@ -36,6 +33,12 @@ class KeeperSettings:
     until_caught_up: bool
     keep_outputs: bool
 
+    @property
+    def written_topics(self) -> Sequence[str]:
+        """All topics that the pipeline writes to, the one for dead letters included."""
+        letters = self.pipeline.dead_letter_topic
+        return self.pipeline.output_topics if letters is None else (*self.pipeline.output_topics, letters)
+
 
 class ShardKeeper:
     """Runs one shard until `release`, or to its end where the run has one."""
@@ -53,11 +56,13 @@ class ShardKeeper:
         self._settings = settings
         self._on_commit = on_commit
         self._on_restart = on_restart
-        self._released = False
+        self._released = asyncio.Event()
         self._again = False
         self._wake = asyncio.Event()
+        self._preparing: asyncio.Timeout | None = None
         self._run: ShardRun | None = None
         self._until: Mapping[TopicPartition, int] | None = None
+        self._record_bytes_max: Mapping[str, int] = {}
         self._has_committed = False
         self.partitions: frozenset[TopicPartition] = frozenset()
 
@@ -66,9 +71,17 @@ class ShardKeeper:
         """Offsets between what was taken and the ends as last seen."""
         return 0 if self._run is None else self._run.lag
 
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` was called."""
+        return self._released.is_set()
+
     def release(self) -> None:
-        """Commit what is taken, then let go; `run` returns."""
-        self._released = True
+        """Commit what is taken, then let go; `run` returns. At once, where nothing was taken yet."""
+        self._released.set()
+        if self._preparing is not None:
+            self._preparing.reschedule(asyncio.get_running_loop().time())
+            self._preparing = None
         self._end_run()
 
     def rerun(self) -> None:
@@ -85,7 +98,7 @@ class ShardKeeper:
         """Run until released, or caught up. Raises UserError and RefusedError, which no new run can mend."""
         loop = asyncio.get_running_loop()
         failures = fences = 0
-        while not self._released:
+        while not self.is_released:
             self._has_committed = False
             began = loop.time()
             try:
@@ -97,11 +110,10 @@ class ShardKeeper:
                 fences = fences + 1 if isinstance(error, FencedError) else 0
                 self._refuse_a_contest(fences, error)
                 self._on_restart(f"{type(error).__name__}: {error}")
-                await self._pause(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
+                await self._back_off(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
             else:
                 if not self._again:
                     return
-                self._again = False
 
     def _refuse_a_contest(self, fences: int, error: Exception) -> None:
         # A takeover fences once. Two owners that fence each other in turn would do so for ever, and each may
@@ -121,34 +133,59 @@ class ShardKeeper:
             shard_log.close()
 
     async def _fence_and_run(self, shard_log: ShardLog) -> None:
-        pipeline = self._settings.pipeline
-        permit = await shard_log.fence()
-        topics = [topic.topic for topic in pipeline.inputs]
-        counts = await self._log.partition_counts(topics)
-        self.partitions = frozenset(of_shard(counts, self.shard, self._settings.shards))
-        if not self.partitions:
-            await self._pause(None)
+        begun = await self._begun(shard_log)
+        if begun is None or self.is_released or self._again:
             return
-        partitions = sorted(self.partitions)
-        ledger_topic = Names.of(pipeline.name).ledger
-        known = await read_state(self._log, ledger_topic)
-        begun = await begin(self._log, shard_log, permit, partitions, self._settings.policies, ledger_topic, known)
-        if self._settings.until_caught_up and self._until is None:
-            bounds = await shard_log.bounds(partitions)
-            self._until = {partition: bound.end for partition, bound in bounds.items()}
-        outputs = [*pipeline.output_topics, *([pipeline.dead_letter_topic] if pipeline.dead_letter_topic else [])]
         self._run = ShardRun(
             shard_log,
-            pipeline.program,
+            self._settings.pipeline.program,
             self._settings.policies,
-            await self._log.record_bytes_max(outputs),
+            self._record_bytes_max,
             self._settings.shard,
             self._committed,
             keep_outputs=self._settings.keep_outputs,
         )
-        if self._released or self._again:
-            return
         await self._run.run(begun.permit, begun.positions, self._until)
+
+    async def _begun(self, shard_log: ShardLog) -> Begun | None:
+        """All that precedes a run. None when there is nothing to run, or on `release`: nothing is in hand yet."""
+        try:
+            async with asyncio.timeout(None) as self._preparing:
+                return await self._begin(shard_log)
+        except TimeoutError:
+            if not self.is_released:
+                raise
+            return None
+        finally:
+            self._preparing = None
+
+    async def _begin(self, shard_log: ShardLog) -> Begun | None:
+        permit = await shard_log.fence()
+        # A change of partitions from here on asks for another run; what changed before is seen now.
+        self._again = False
+        topics = [topic.topic for topic in self._settings.pipeline.inputs]
+        counts = await self._log.partition_counts(topics)
+        self.partitions = frozenset(of_shard(counts, self.shard, self._settings.shards))
+        if not self.partitions:
+            # A topic that is not known at the moment may well have partitions for this shard.
+            if not self._settings.until_caught_up or len(counts) < len(topics):
+                await self._until_again()
+            return None
+        partitions = sorted(self.partitions)
+        ledger_topic = Names.of(self._settings.pipeline.name).ledger
+        known = await read_state(self._log, ledger_topic)
+        begun = await begin(self._log, shard_log, permit, partitions, self._settings.policies, ledger_topic, known)
+        if self._settings.until_caught_up:
+            self._until = await self._ends(shard_log, partitions)
+        self._record_bytes_max = await self._log.record_bytes_max(self._settings.written_topics)
+        return begun
+
+    async def _ends(self, shard_log: ShardLog, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where the run ends: at the ends as they were when it began, or lower where a log was made anew since."""
+        ends = {partition: bound.end for partition, bound in (await shard_log.bounds(partitions)).items()}
+        if self._until is None:
+            return ends
+        return {partition: min(end, ends.get(partition, end)) for partition, end in self._until.items()}
 
     def _committed(
         self, counts: Counts, positions: Mapping[TopicPartition, int], outputs: Sequence[OutputRecords]
@@ -157,13 +194,16 @@ class ShardKeeper:
         self._has_committed = True
         self._on_commit(counts, outputs)
 
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait for so long (None: without end), or until released or to be run again."""
-        self._wake.clear()
-        if self._released or self._again:
-            return
+    async def _back_off(self, seconds: float) -> None:
+        """Wait for so long, or until released. A change of partitions can wait for the next run, which sees it."""
         try:
             async with asyncio.timeout(seconds):
-                await self._wake.wait()
+                await self._released.wait()
         except TimeoutError:
             pass
+
+    async def _until_again(self) -> None:
+        """Wait until the partitions have changed. `release` ends this with all that precedes a run."""
+        while not self._again:
+            self._wake.clear()
+            await self._wake.wait()
