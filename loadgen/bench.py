@@ -110,11 +110,11 @@ class Screen:
         if self._status is not None:
             self._status.update(what)
         else:
-            self._console.print(what, highlight=False)
+            self._console.print(what, highlight=False, soft_wrap=True)
 
     def note(self, what: str) -> None:
         """Something that stays on the screen."""
-        self._console.print(what, highlight=False)
+        self._console.print(what, highlight=False, soft_wrap=True)
 
 
 def cases(settings: BenchSettings, stage: Stage) -> list[Case]:

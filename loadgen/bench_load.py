@@ -38,7 +38,7 @@ _PATIENCE_S = 30.0
 _RETENTION = {"retention.bytes": str(128 << 20), "segment.bytes": str(32 << 20)}
 # Memory rises while buffers and caches fill; what it does after that is the slope.
 _SETTLED_FROM = 0.25
-_SLOPE_S_MIN = 60.0
+_SLOPE_S_MIN = 120.0
 _MB = 1e6
 _S_PER_MINUTE = 60.0
 
