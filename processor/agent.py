@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,8 @@ from millstream.processor.control import Progress, Start, ToAgent
 from millstream.processor.event_log import EventLog
 from millstream.processor.http import HttpServer, Page
 from millstream.processor.supervision import NodeSettings, Supervisor
-from millstream.processor.telemetry import METRICS_CONTENT_TYPE, Telemetry, Totals
+from millstream.processor.telemetry import METRICS_CONTENT_TYPE, Telemetry
+from millstream.processor.totals import Totals
 
 _log: Final = EventLog(logging.getLogger("millstream.node"))
 
@@ -56,7 +58,7 @@ class Agent:
         self._log_level = log_level
         self._supervisor = Supervisor(settings)
         self._totals = Totals()
-        self._telemetry = Telemetry(self._supervisor, self._totals)
+        self._telemetry = Telemetry(self._supervisor, self._totals, self._now)
         self._children: dict[int, Child] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._stops: deque[int | None] = deque()
@@ -110,7 +112,7 @@ class Agent:
 
     def _heard(self, child: Child, message: ToAgent) -> None:
         if isinstance(message, Progress):
-            self._totals.progress(child.start.worker, message)
+            self._totals.progress(child.start.worker, message, self._now())
         self._perform(self._supervisor.received(child.start.worker, message, self._now()))
         self._wake.set()
 
@@ -155,6 +157,7 @@ class Agent:
     async def _pages(self, listener: socket.socket) -> AsyncIterator[None]:
         pages = {
             "/healthz": lambda: Page(b"ok\n"),
+            "/readyz": self._readiness_page,
             "/metrics": lambda: Page(self._telemetry.metrics(), METRICS_CONTENT_TYPE),
             "/status": lambda: Page(msgspec.json.encode(self.status()), "application/json"),
         }
@@ -162,3 +165,9 @@ class Agent:
             host, port = listener.getsockname()[:2]
             _log.info("http.listening", address=f"{host}:{port}", pages=" ".join(pages))
             yield
+
+    def _readiness_page(self) -> Page:
+        ready = self._telemetry.readiness()
+        body = msgspec.json.encode({"ready": ready.is_ready, "reason": ready.reason, "detail": ready.detail})
+        status = HTTPStatus.OK if ready.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return Page(body + b"\n", "application/json", status)

@@ -17,6 +17,7 @@ import msgspec
 
 from millstream.processor.counts import Counts
 from millstream.processor.errors import MillstreamError
+from millstream.processor.measures import Measures, ProcessUse
 from millstream.processor.shard_host import HostEvent
 
 PROTOCOL: Final = 1
@@ -66,11 +67,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """How far the worker is; sent a few times a second, and once more before it exits.
 
-    `counts` are those of this incarnation. `loop_lag_ms` is how late the event loop was at worst since the last one.
+    `counts`, `measures` and `use` are those of this incarnation. `loop_lag_ms` is how late the event loop was at worst
+    since the last one.
     """
 
     counts: Counts
     loop_lag_ms: float
+    measures: Measures = msgspec.field(default_factory=Measures)
+    use: ProcessUse = msgspec.field(default_factory=ProcessUse)
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):

@@ -14,10 +14,12 @@ from millstream.processor.errors import MillstreamError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
 from millstream.processor.log import Log
+from millstream.processor.measures import Measures, Tally
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings, first_error, told
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.shard_watch import ShardWatch
 
 _WATCH_S = 1.0
 _BACKLOG_INTERVAL_S = 0.1
@@ -46,6 +48,7 @@ class Host:
         self._log = log
         self._options = options
         self._counts = Counts()
+        self._tally = Tally()
         self._prepared: Preparation | None = None
         self._wanted: frozenset[int] = frozenset()
         self._keepers: dict[int, ShardKeeper] = {}
@@ -112,6 +115,7 @@ class Host:
             self._keeper_settings(),
             self._on_commit,
             lambda reason: self._report(ShardRestarted(shard, reason)),
+            ShardWatch(self._tally),
         )
 
     def _keeper_settings(self) -> KeeperSettings:
@@ -179,6 +183,11 @@ class Host:
     def counts(self) -> Counts:
         """What was committed since the host was made."""
         return self._counts
+
+    def measures(self) -> Measures:
+        """What was measured since the host was made, and how its shards are now."""
+        topics = [topic.topic for topic in self._pipeline.inputs]
+        return Measures(self._tally, topics, [keeper.report() for _, keeper in sorted(self._keepers.items())])
 
     @property
     def lag(self) -> int:

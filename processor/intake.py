@@ -13,6 +13,7 @@ from millstream.processor.errors import CorruptBatchError, InvariantError, Offse
 from millstream.processor.event_log import EventLog
 from millstream.processor.interfaces import Effects
 from millstream.processor.log import Feed, Permit, ShardLog, Start
+from millstream.processor.shard_watch import Standing
 
 _log: Final = EventLog(logging.getLogger("millstream.engine"))
 
@@ -92,6 +93,13 @@ class Intake:
             for partition, feed in self._feeds.items()
             if feed.end_offset is not None
         )
+
+    def standings(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
+        """How far each partition is, by its committed position."""
+        return {
+            partition: Standing(committed[partition], feed.end_offset, feed.silent_s)
+            for partition, feed in self._feeds.items()
+        }
 
     def interrupt(self) -> None:
         """Have `wait` return although nothing has arrived."""

@@ -12,9 +12,11 @@ from millstream.processor.errors import FencedError, OutcomeUnknownError, Refuse
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
 from millstream.processor.log import Log, ShardLog
+from millstream.processor.measures import ShardReport
 from millstream.processor.positions import Begun, begin
 from millstream.processor.preparation import Names, read_state
 from millstream.processor.shard import ShardRun, ShardSettings
+from millstream.processor.shard_watch import ShardWatch
 
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 2.0
@@ -50,12 +52,14 @@ class ShardKeeper:
         settings: KeeperSettings,
         on_commit: Callable[[Counts, Sequence[OutputRecords]], None],
         on_restart: Callable[[str], None],
+        watch: ShardWatch | None = None,
     ) -> None:
         self.shard = shard
         self._log = log_
         self._settings = settings
         self._on_commit = on_commit
         self._on_restart = on_restart
+        self._watch = watch or ShardWatch()
         self._released = asyncio.Event()
         self._again = False
         self._wake = asyncio.Event()
@@ -70,6 +74,11 @@ class ShardKeeper:
     def lag(self) -> int:
         """Offsets between what was taken and the ends as last seen."""
         return 0 if self._run is None else self._run.lag
+
+    def report(self) -> ShardReport:
+        """The shard as it is now."""
+        topics = [topic.topic for topic in self._settings.pipeline.inputs]
+        return self._watch.report(self.shard, topics, {} if self._run is None else self._run.standings())
 
     @property
     def is_released(self) -> bool:
@@ -109,7 +118,9 @@ class ShardKeeper:
                 failures = 0 if self._has_committed else failures + 1
                 fences = fences + 1 if isinstance(error, FencedError) else 0
                 self._refuse_a_contest(fences, error)
-                self._on_restart(f"{type(error).__name__}: {error}")
+                reason = f"{type(error).__name__}: {error}"
+                self._watch.restarting(reason)
+                self._on_restart(reason)
                 await self._back_off(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
             else:
                 if not self._again:
@@ -126,6 +137,7 @@ class ShardKeeper:
 
     async def _run_once(self) -> None:
         shard_log = self._log.shard(self.shard)
+        self._watch.preparing()
         try:
             await self._fence_and_run(shard_log)
         finally:
@@ -144,7 +156,9 @@ class ShardKeeper:
             self._settings.shard,
             self._committed,
             keep_outputs=self._settings.keep_outputs,
+            watch=self._watch,
         )
+        self._watch.running()
         await self._run.run(begun.permit, begun.positions, self._until)
 
     async def _begun(self, shard_log: ShardLog) -> Begun | None:
@@ -169,6 +183,7 @@ class ShardKeeper:
         if not self.partitions:
             # A topic that is not known at the moment may well have partitions for this shard.
             if not self._settings.until_caught_up or len(counts) < len(topics):
+                self._watch.running()
                 await self._until_again()
             return None
         partitions = sorted(self.partitions)

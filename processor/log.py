@@ -74,6 +74,10 @@ class Feed(Protocol):
     def has_something(self) -> bool:
         """True where `take_nowait` would answer or raise."""
 
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds the log has not answered what was asked for; 0 while something is at hand."""
+
     def take_nowait(self) -> Fetched | None:
         """The next piece; None when there is none now.
 

@@ -18,6 +18,7 @@ from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
+from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
 
 P = ParamSpec("P")
 
@@ -43,6 +44,8 @@ class Transaction:
     moved: set[TopicPartition] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
     outputs: list[OutputRecords] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    batches: int = 0
     input_bytes: int = 0
 
     @property
@@ -67,6 +70,7 @@ class ShardRun:
         on_commit: CommitListener,
         *,
         keep_outputs: bool = False,
+        watch: ShardWatch | None = None,
     ) -> None:
         self._log = shard_log
         self._program = program
@@ -75,6 +79,7 @@ class ShardRun:
         self._settings = settings
         self._on_commit = on_commit
         self._keep_outputs = keep_outputs
+        self._watch = watch or ShardWatch()
         self._stopping = False
         self._computed_all = False
         self._failure: UserError | None = None
@@ -91,6 +96,10 @@ class ShardRun:
     def lag(self) -> int:
         """Offsets between what was taken and the ends as last seen."""
         return 0 if self._intake is None else self._intake.lag()
+
+    def standings(self) -> Mapping[TopicPartition, Standing]:
+        """How far each partition is; empty before the run has begun to read."""
+        return {} if self._intake is None else self._intake.standings(self._committed)
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when everything taken is committed."""
@@ -178,6 +187,9 @@ class ShardRun:
                 gathering.outputs.extend(effect.outputs)
         gathering.positions.update(taken.positions)
         gathering.input_bytes += taken.byte_count
+        if taken.records is not None:
+            gathering.samples.append(sample_of(taken.records))
+            gathering.batches += 1
         gathering.moved.update(taken.moved)
         if self._until is not None:
             self._until |= {p: min(self._until[p], end) for p, end in taken.moved.items() if p in self._until}
@@ -236,7 +248,13 @@ class ShardRun:
                 raise InvariantError(
                     f"the offset of {partition} would go back from {self._committed[partition]} to {position} (I3)"
                 )
-        permit = await self._log.commit(permit, transaction.outbox.seal(), transaction.positions)
+        self._watch.commit_began()
+        try:
+            permit = await self._log.commit(permit, transaction.outbox.seal(), transaction.positions)
+        except BaseException as error:
+            self._watch.failed(error)
+            raise
+        self._watch.committed(transaction.samples, transaction.batches)
         self._committed.update(transaction.positions)
         self._on_commit(transaction.counts, transaction.positions, transaction.outputs)
         return permit

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from millstream.processor.counts import Counts
+from millstream.processor.measures import Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +83,6 @@ class ShardHost(Protocol):
 
     def counts(self) -> Counts:
         """What was done since the host was made."""
+
+    def measures(self) -> Measures:
+        """What was measured since the host was made, and how each shard that it runs is now."""

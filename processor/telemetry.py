@@ -1,24 +1,38 @@
-"""What a node tells the world about itself: metrics for Prometheus and a status for people.
+"""What a node tells the world about itself: metrics for Prometheus, and a status and a readiness for people.
 
 Counters are the node's, not a worker's: when a worker dies, what it had counted stays in the sum, so that no
-counter ever goes back.
+counter ever goes back. Gauges are about what lives, and are gone with it. The values of labels are bounded: workers,
+shards and input topics of the pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from millstream.processor.control import Progress
-from millstream.processor.counts import Counts
-from millstream.processor.slot import Standing, WorkerView
+from millstream.processor.measures import (
+    COMMIT_BOUNDS_S,
+    LATENCY_BOUNDS_S,
+    OUTCOMES,
+    UNKNOWN_LAG,
+    Histogram,
+    Tally,
+)
+from millstream.processor.process_use import process_use
+from millstream.processor.readiness import Readiness, ShardView, readiness, shard_views
+from millstream.processor.slot import ALIVE, Standing, WorkerView
 from millstream.processor.supervision import Supervisor
+from millstream.processor.totals import Totals
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _COUNTERS: Final = {
     "records_in": "Input records whose effects are committed.",
@@ -31,43 +45,23 @@ _COUNTERS: Final = {
 }
 
 
-class Totals:
-    """The node's counts: those of workers that are gone, and the last ones of each that lives."""
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node at one moment."""
 
-    def __init__(self) -> None:
-        self._gone = Counts()
-        self._living: dict[int, Progress] = {}
-
-    def progress(self, worker: int, progress: Progress) -> None:
-        """The worker's current incarnation has come this far."""
-        self._living[worker] = progress
-
-    def gone(self, worker: int) -> None:
-        """The worker's current incarnation has ended; the next one counts from nothing."""
-        last = self._living.pop(worker, None)
-        if last is not None:
-            self._gone.add(last.counts)
-
-    def sum(self) -> Counts:
-        """All that the node did since it started."""
-        total = Counts()
-        total.add(self._gone)
-        for progress in self._living.values():
-            total.add(progress.counts)
-        return total
-
-    def loop_lag_ms(self, worker: int) -> float | None:
-        """How late the worker's event loop was at worst lately; None while it has not said."""
-        progress = self._living.get(worker)
-        return progress.loop_lag_ms if progress else None
+    workers: Sequence[WorkerView]
+    shards: Sequence[ShardView]
+    readiness: Readiness
 
 
 class Telemetry(Collector):
     """Answers from the supervisor and the totals as they are at that moment; keeps nothing of its own."""
 
-    def __init__(self, supervisor: Supervisor, totals: Totals) -> None:
+    def __init__(self, supervisor: Supervisor, totals: Totals, clock: Callable[[], float]) -> None:
         self._supervisor = supervisor
         self._totals = totals
+        self._clock = clock
+        self._version = version("millstream")
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -75,61 +69,167 @@ class Telemetry(Collector):
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
+    def readiness(self) -> Readiness:
+        """Whether work may be expected of the node, and why not."""
+        return self._view().readiness
+
+    def _view(self) -> NodeView:
+        workers, now, heard = list(self._supervisor.workers()), self._clock(), self._totals.heard
+        ready = readiness(self._supervisor.phase, workers, heard, now)
+        return NodeView(workers, list(shard_views(workers, heard, now)), ready)
+
+    # -- status -------------------------------------------------------------------------------------------------
+
     def status(self) -> dict[str, Any]:
         """All that an operator asks first, as JSON-serialisable values."""
-        totals = self._totals.sum()
+        view, sums = self._view(), self._totals.sums()
         return {
-            "phase": self._supervisor.phase,
+            "version": self._version,
             "pipeline": self._supervisor.pipeline,
-            "shards": self._supervisor.shards,
-            "workers": [self._worker_status(view) for view in self._supervisor.workers()],
-            "counts": {name: getattr(totals, name) for name in _COUNTERS},
+            "phase": self._supervisor.phase,
+            "ready": view.readiness.is_ready,
+            "reason": view.readiness.reason,
+            "detail": view.readiness.detail,
+            "workers": [self._worker_status(worker, view.shards) for worker in view.workers],
+            "shards": self._shard_statuses(view.shards),
+            "counts": {name: getattr(sums.counts, name) for name in _COUNTERS},
+            "transactions": {outcome: sums.tally.transactions.get(outcome, 0) for outcome in OUTCOMES},
+            "shard_restarts": self._supervisor.shard_restarts,
         }
 
-    def _worker_status(self, view: WorkerView) -> dict[str, Any]:
+    def _worker_status(self, worker: WorkerView, shards: Sequence[ShardView]) -> dict[str, Any]:
+        heard = self._totals.heard.get(worker.worker)
+        lags = [lag for shard in shards if shard.worker == worker.worker and (lag := _lag_of(shard)) is not None]
         return {
-            "worker": view.worker,
-            "incarnation": view.incarnation,
-            "standing": view.standing.value,
-            "shards": list(view.shards),
-            "restarts": view.restarts,
-            "loop_lag_ms": self._totals.loop_lag_ms(view.worker),
+            "worker": worker.worker,
+            "incarnation": worker.incarnation,
+            "standing": worker.standing.value,
+            "shards": list(worker.shards),
+            "lag": sum(lags) if lags else None,
+            "restarts": worker.restarts,
+            "loop_lag_ms": heard.progress.loop_lag_ms if heard else None,
+            "resident_bytes": heard.progress.use.resident_bytes if heard else None,
         }
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def _shard_statuses(self, shards: Sequence[ShardView]) -> list[dict[str, Any]]:
+        owned = {shard.shard: shard for shard in shards}
+        return [_shard_status(number, owned.get(number)) for number in range(self._supervisor.shards)]
+
+    # -- metrics ------------------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Family]:
         """The metric families; called by the registry."""
-        totals = self._totals.sum()
+        view, sums = self._view(), self._totals.sums()
         for name, help_text in _COUNTERS.items():
-            yield CounterMetricFamily(f"millstream_{name}", help_text, value=getattr(totals, name))
+            yield CounterMetricFamily(f"millstream_{name}", help_text, value=getattr(sums.counts, name))
+        yield from _tally_families(sums.tally)
         yield CounterMetricFamily(
             "millstream_shard_restarts",
             "Shards that began again from the fence in a living worker.",
             value=self._supervisor.shard_restarts,
         )
-        yield from self._worker_families(list(self._supervisor.workers()))
+        yield from self._node_families(view)
+        yield from self._worker_families(view.workers)
+        yield self._lag_family(view.shards)
 
-    def _worker_families(self, workers: list[WorkerView]) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        ready = sum(view.standing is Standing.READY for view in workers)
+    def _node_families(self, view: NodeView) -> Iterator[Family]:
+        ready = sum(worker.standing is Standing.READY for worker in view.workers)
+        yield GaugeMetricFamily("millstream_ready", "1 where /readyz says so.", value=int(view.readiness.is_ready))
         yield GaugeMetricFamily("millstream_workers", "Workers that are ready to run shards.", value=ready)
         yield GaugeMetricFamily("millstream_shards", "Shards of the pipeline.", value=self._supervisor.shards)
-        restarts = CounterMetricFamily(
-            "millstream_worker_restarts", "Times a worker was started again.", labels=["worker"]
-        )
-        owned = GaugeMetricFamily("millstream_shards_owned", "Shards that a worker runs.", labels=["worker"])
-        lag = GaugeMetricFamily(
-            "millstream_worker_loop_lag_seconds",
-            "How late a worker's event loop was at worst lately.",
-            labels=["worker"],
-        )
-        for view in workers:
-            label = [str(view.worker)]
-            restarts.add_metric(label, view.restarts)
-            owned.add_metric(label, len(view.shards))
-            lag_ms = self._totals.loop_lag_ms(view.worker)
-            if lag_ms is not None:
-                lag.add_metric(label, lag_ms / 1000)
-        yield from (restarts, owned, lag)
+        build = GaugeMetricFamily("millstream_build_info", "The version that runs; always 1.", labels=["version"])
+        build.add_metric([self._version], 1)
+        yield build
+        use = process_use()
+        yield CounterMetricFamily("millstream_agent_cpu_seconds", "CPU time of the agent.", value=use.cpu_s)
+        yield GaugeMetricFamily("millstream_agent_resident_bytes", "Memory of the agent.", value=use.resident_bytes)
 
-    def describe(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    def _worker_families(self, workers: Sequence[WorkerView]) -> Iterator[Family]:
+        label = ["worker"]
+        restarts = CounterMetricFamily("millstream_worker_restarts", "Times a worker was started again.", labels=label)
+        cpu = CounterMetricFamily("millstream_worker_cpu_seconds", "CPU time of a worker's processes.", labels=label)
+        owned = GaugeMetricFamily("millstream_shards_owned", "Shards that a worker runs.", labels=label)
+        lag = GaugeMetricFamily(
+            "millstream_worker_loop_lag_seconds", "How late a worker's event loop was at worst lately.", labels=label
+        )
+        resident = GaugeMetricFamily("millstream_worker_resident_bytes", "Memory of a worker's process.", labels=label)
+        for view in workers:
+            name = [str(view.worker)]
+            restarts.add_metric(name, view.restarts)
+            cpu.add_metric(name, self._totals.cpu_s(view.worker))
+            if view.standing in ALIVE:
+                owned.add_metric(name, len(view.shards))
+            heard = self._totals.heard.get(view.worker)
+            if heard is not None:
+                lag.add_metric(name, heard.progress.loop_lag_ms / 1000)
+                resident.add_metric(name, heard.progress.use.resident_bytes)
+        yield from (restarts, cpu, owned, lag, resident)
+
+    def _lag_family(self, shards: Sequence[ShardView]) -> Family:
+        family = GaugeMetricFamily(
+            "millstream_lag_records",
+            "Offsets between what a shard has committed and the end of the committed records of its partitions.",
+            labels=["topic", "shard"],
+        )
+        for shard in shards:
+            topics = self._totals.heard[shard.worker].progress.measures.topics if shard.report else []
+            for topic, lag in zip(topics, shard.report.lag if shard.report else [], strict=False):
+                if lag != UNKNOWN_LAG:
+                    family.add_metric([topic, str(shard.shard)], lag)
+        return family
+
+    def describe(self) -> Iterable[Family]:
         """Nothing: the names are fixed, and there is no other collector to clash with."""
         return ()
+
+
+def _tally_families(tally: Tally) -> Iterator[Family]:
+    yield CounterMetricFamily(
+        "millstream_batches", "Pieces of input that went through the stages.", value=tally.batches
+    )
+    transactions = CounterMetricFamily(
+        "millstream_transactions",
+        "Commits by how they ended; what became of an unknown one, the next fence settles.",
+        labels=["outcome"],
+    )
+    for outcome in OUTCOMES:
+        transactions.add_metric([outcome], tally.transactions.get(outcome, 0))
+    yield transactions
+    yield _histogram(
+        "millstream_commit_seconds", "How long commits took, failed ones included.", COMMIT_BOUNDS_S, tally.commit_s
+    )
+    yield _histogram(
+        "millstream_event_latency_seconds",
+        "From a record's timestamp to the commit of its effects; of up to 32 records a batch, weighted.",
+        LATENCY_BOUNDS_S,
+        tally.latency_s,
+    )
+
+
+def _histogram(name: str, help_text: str, bounds: Sequence[float], histogram: Histogram) -> HistogramMetricFamily:
+    counts = histogram.counts or [0] * (len(bounds) + 1)
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=histogram.total)
+
+
+def _shard_status(number: int, view: ShardView | None) -> dict[str, Any]:
+    report = view.report if view else None
+    return {
+        "shard": number,
+        "owner": view.worker if view else None,
+        "state": (report.state if report else "starting") if view else "unowned",
+        "lag": _lag_of(view) if view else None,
+        "silent_s": round(view.silent_s, 3) if view else None,
+        "commit_age_s": report.commit_age_s if report else None,
+        "restarts": report.restarts if report else 0,
+        "last_reason": report.reason if report else None,
+    }
+
+
+def _lag_of(view: ShardView) -> int | None:
+    lags = view.report.lag if view.report else []
+    return sum(lags) if lags and UNKNOWN_LAG not in lags else None

@@ -47,6 +47,7 @@ from millstream.processor.errors import (
 )
 from millstream.processor.event_log import EventLog, configure_logging
 from millstream.processor.event_loop import new_event_loop
+from millstream.processor.process_use import process_use
 from millstream.processor.shard_host import HostEvent, ShardHost, ShardReleased, ShardRestarted, ShardStarted
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -158,7 +159,8 @@ class Worker:
             self._say_progress(max(0.0, loop.time() - due) * 1000)
 
     def _say_progress(self, loop_lag_ms: float) -> None:
-        self._channel.send_nowait(Progress(self._host.counts(), loop_lag_ms))
+        progress = Progress(self._host.counts(), loop_lag_ms, self._host.measures(), process_use())
+        self._channel.send_nowait(progress)
 
     def _report(self, event: HostEvent) -> None:
         match event:

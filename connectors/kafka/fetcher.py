@@ -20,7 +20,7 @@ from millstream.connectors.kafka.read_requests import FetchedPartition, FetchPar
 from millstream.connectors.kafka.record_batch import decode_batches
 from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.processor.columns import TopicPartition
-from millstream.processor.errors import MillstreamError, PositionLostError, UnavailableError
+from millstream.processor.errors import CorruptBatchError, MillstreamError, PositionLostError, UnavailableError
 from millstream.processor.log import Fetched
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,20 @@ class Feed:
         self._on_room = on_room
         self._pieces: deque[Fetched] = deque()
         self._byte_count = 0
+        self._heard_at = _now()
 
     def hungry(self, bytes_max: int) -> bool:
         """True while more should be fetched: it holds less than `bytes_max` and has not ended."""
         return not self.closed and self.error is None and self._byte_count < bytes_max
+
+    def heard(self) -> None:
+        """The broker has answered for this partition, be it that there is nothing new."""
+        self._heard_at = _now()
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds a fetch has not been answered; 0 while something is at hand."""
+        return 0.0 if self.has_something else _now() - self._heard_at
 
     def put(self, piece: Fetched) -> None:
         """Add what a fetch brought."""
@@ -90,6 +100,8 @@ class Feed:
         if self._pieces:
             piece = self._pieces.popleft()
             self._byte_count -= piece.byte_count
+            # A feed that was full was not fetched for, which is no silence of the broker's.
+            self.heard()
             self._on_room()
             return piece
         if self.error is not None:
@@ -226,6 +238,9 @@ class Fetcher:
                 )
             )
             return False
+        if part.error == Code.CORRUPT_MESSAGE:
+            reason = "the broker itself cannot read it and answered CORRUPT_MESSAGE (2)"
+            return self._meet_damage(feed, CorruptBatchError(reason, base_offset=feed.fetch_offset, next_offset=None))
         if part.error in RETRIABLE:
             return True
         feed.fail(error_for(part.error, f"fetching {feed.partition}"))
@@ -233,6 +248,7 @@ class Fetcher:
 
     def _deliver_records(self, feed: Feed, part: FetchedPartition) -> bool:
         feed.end_offset = part.last_stable_offset
+        feed.heard()
         fetched = decode_batches(
             part.data,
             feed.partition,
@@ -243,12 +259,17 @@ class Fetcher:
         if fetched.next_offset > feed.fetch_offset:
             feed.corrupt_reads = 0
             feed.put(Fetched(fetched.records, fetched.next_offset, len(fetched.records.value.buffer)))
-        if fetched.corrupt is None:
-            return False
-        # Damage on the way, unlike damage on the disk, is gone when the batch is read again.
+        return fetched.corrupt is not None and self._meet_damage(feed, fetched.corrupt)
+
+    def _meet_damage(self, feed: Feed, damage: CorruptBatchError) -> bool:
+        """Damage on the way, unlike damage on the disk, is gone when the batch is read again; true where it will be."""
         feed.corrupt_reads += 1
-        if feed.corrupt_reads >= _CORRUPT_READS_MAX:
-            fetched.corrupt.reads = feed.corrupt_reads
-            feed.fail(fetched.corrupt)
-            return False
-        return True
+        if feed.corrupt_reads < _CORRUPT_READS_MAX:
+            return True
+        damage.reads = feed.corrupt_reads
+        feed.fail(damage)
+        return False
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from millstream.processor.counts import Counts
 from millstream.processor.errors import RefusedError, SettingsError, StageError, UnavailableError
+from millstream.processor.measures import Measures, ShardReport
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardStarted
 
 ERRORS = {
@@ -81,6 +82,11 @@ class FakeHost:
 
     def counts(self) -> Counts:
         return self._counts
+
+    def measures(self) -> Measures:
+        silent_s = 60.0 if self._has("silent") else 0.0
+        reports = [ShardReport(shard, "running", silent_s, 0.1, [7]) for shard in sorted(self._owned)]
+        return Measures(topics=["events"], shards=reports)
 
     def _is_done(self) -> bool:
         if self._until == "caught-up" and self._owned and self._has("caught-up"):

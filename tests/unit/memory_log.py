@@ -149,6 +149,10 @@ class MemoryFeed:
     def has_something(self) -> bool:
         return bool(self._pieces) or self._error is not None
 
+    @property
+    def silent_s(self) -> float:
+        return 0.0
+
     def take_nowait(self) -> Fetched | None:
         assert not self.closed, "a feed that was closed is read"
         if self._pieces:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -463,6 +465,97 @@ async def test_the_pages_tell_health_status_and_counters_that_survive_a_crash(tm
         assert metric(text, "millstream_workers") == 2
         status = json.loads(await get(f"{url}/status"))
         assert (status["pipeline"], status["phase"], len(status["workers"])) == ("fake", "running", 2)
+
+
+async def answered(url: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of a page that may say no."""
+
+    def read() -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, json.loads(refusal.read())
+
+    return await asyncio.to_thread(read)
+
+
+@asynccontextmanager
+async def pages(directory: Path, **arguments: Any) -> AsyncIterator[tuple[Node, str]]:
+    listener = bind("127.0.0.1:0")
+    assert listener is not None
+    async with node(directory, listener=listener, **arguments) as under_test:
+        yield under_test, f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_readiness_comes_with_the_first_shard_and_goes_with_the_first_signal(tmp_path: Path) -> None:
+    async with pages(tmp_path, workers=1, shards=1) as (under_test, url):
+        assert (await answered(f"{url}/readyz"))[0] == 503
+        await under_test.served(1)
+        await eventually(lambda: under_test.agent.status()["ready"], "the node is ready")
+        status, body = await answered(f"{url}/readyz")
+        assert (status, body["ready"], body["reason"]) == (200, True, "ready")
+        under_test.fault("hang-stop")
+        under_test.agent.request_stop(signal.SIGTERM)
+        await eventually(lambda: under_test.agent.status()["phase"] == "draining", "the drain begins")
+        status, body = await answered(f"{url}/readyz")
+        assert (status, body["reason"]) == (503, "draining")
+        assert await get(f"{url}/healthz") == "ok\n", "it is alive until its end"
+        under_test.agent.request_stop(signal.SIGTERM)
+
+
+async def test_shards_without_an_answer_from_the_broker_make_the_node_alive_but_not_ready(tmp_path: Path) -> None:
+    async with pages(tmp_path, workers=1, shards=2) as (under_test, url):
+        await eventually(lambda: under_test.agent.status()["ready"], "the node is ready")
+        under_test.fault("silent")
+        await eventually(lambda: not under_test.agent.status()["ready"], "the node notices")
+        status, body = await answered(f"{url}/readyz")
+        assert (status, body["reason"]) == (503, "broker-away")
+        assert await get(f"{url}/healthz") == "ok\n"
+        assert metric(await get(f"{url}/metrics"), "millstream_ready") == 0
+        (tmp_path / "silent").unlink()
+        await eventually(lambda: under_test.agent.status()["ready"], "the node recovers")
+
+
+async def test_scrapes_while_a_worker_dies_lose_its_gauges_and_no_count(tmp_path: Path) -> None:
+    patience = RestartPolicy(delay_first_s=2.0)
+    counters = ("millstream_records_in_total", "millstream_worker_cpu_seconds_total", "millstream_batches_total")
+    async with pages(tmp_path, workers=2, shards=2, restarts=patience) as (under_test, url):
+        await under_test.served(2)
+        await eventually(
+            lambda: all(shard["lag"] == 7 for shard in under_test.agent.status()["shards"]), "every shard has reported"
+        )
+        text = await get(f"{url}/metrics")
+        assert 'millstream_worker_resident_bytes{worker="1"}' in text
+        assert text.count("millstream_lag_records{shard=") + text.count("millstream_lag_records{topic=") == 2
+        before = {name: metric(text, name) for name in counters}
+        assert before["millstream_worker_cpu_seconds_total"] > 0
+        under_test.fault(f"crash-{under_test.worker(1)['shards'][0]}")
+        while under_test.worker(1)["standing"] != "waiting":
+            after = {name: metric(await get(f"{url}/metrics"), name) for name in counters}
+            assert all(after[name] >= before[name] for name in counters)
+            before = after
+        text = await get(f"{url}/metrics")
+        for gauge in ("resident_bytes", "loop_lag_seconds"):
+            assert f'millstream_worker_{gauge}{{worker="0"}}' in text
+            assert f'millstream_worker_{gauge}{{worker="1"}}' not in text
+        assert 'millstream_shards_owned{worker="1"}' not in text
+        assert all(metric(text, name) >= before[name] for name in counters)
+
+
+async def test_the_status_names_the_owner_and_the_state_of_every_shard(tmp_path: Path) -> None:
+    async with pages(tmp_path, workers=2, shards=3) as (under_test, url):
+        await under_test.served(3)
+        await eventually(
+            lambda: all(shard["lag"] == 7 for shard in under_test.agent.status()["shards"]), "every shard has reported"
+        )
+        _, status = await answered(f"{url}/status")
+        owners = {shard["shard"]: shard["owner"] for shard in status["shards"]}
+        assert owners == {shard: w["worker"] for w in status["workers"] for shard in w["shards"]}
+        assert {shard["state"] for shard in status["shards"]} == {"running"}
+        assert sum(worker["lag"] for worker in status["workers"]) == 21
+        assert status["ready"] is True
+        assert re.fullmatch(r"\d+\.\d+.*", status["version"])
 
 
 async def test_what_strangers_send_to_the_pages_is_refused_or_dropped(tmp_path: Path) -> None:

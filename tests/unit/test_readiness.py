@@ -1,0 +1,83 @@
+"""Readiness says whether work may be expected of a node, and why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.processor.control import Progress
+from millstream.processor.counts import Counts
+from millstream.processor.measures import Measures, ShardReport
+from millstream.processor.readiness import SILENCE_S_MAX, Heard, Readiness, readiness
+from millstream.processor.slot import Standing, WorkerView
+
+NOW = 1000.0
+
+
+def worker(number: int, *shards: int, standing: Standing = Standing.READY) -> WorkerView:
+    return WorkerView(number, 1, standing, shards, 0)
+
+
+def heard(*reports: ShardReport, at: float = NOW) -> Heard:
+    return Heard(Progress(Counts(), 0.0, Measures(topics=["t"], shards=list(reports))), at)
+
+
+def node(workers: list[WorkerView], words: dict[int, Heard], phase: str = "running") -> Readiness:
+    return readiness(phase, workers, words, NOW)
+
+
+def test_a_quiet_shard_whose_fetches_are_answered_is_ready() -> None:
+    quiet = ShardReport(0, "running", 0.05, commit_age_s=86_400.0)
+    assert node([worker(0, 0)], {0: heard(quiet)}).is_ready
+
+
+def test_a_node_that_owns_nothing_is_ready() -> None:
+    assert node([worker(0)], {}).is_ready
+
+
+@pytest.mark.parametrize("phase", ["draining", "ended"])
+def test_a_node_that_was_told_to_end_is_not_ready_however_well_it_is(phase: str) -> None:
+    answer = node([worker(0, 0)], {0: heard(ShardReport(0, "running"))}, phase)
+    assert (answer.is_ready, answer.reason) == (False, "draining")
+
+
+def test_a_node_that_has_given_out_no_shards_yet_is_starting() -> None:
+    answer = node([worker(0, standing=Standing.STARTING)], {}, "starting")
+    assert answer.reason == "starting"
+    assert "worker 0 starting" in answer.detail
+
+
+@pytest.mark.parametrize("words", [{}, {0: heard()}, {0: heard(ShardReport(0, "starting", 0.3))}])
+def test_a_node_whose_shards_have_never_run_is_starting(words: dict[int, Heard]) -> None:
+    assert node([worker(0, 0)], words).reason == "starting"
+
+
+def test_a_node_whose_workers_are_all_gone_is_not_ready() -> None:
+    answer = node([worker(0, standing=Standing.WAITING), worker(1, standing=Standing.STARTING)], {})
+    assert answer.reason == "no-worker"
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "restarting"])
+def test_shards_that_all_wait_in_vain_say_for_how_long_and_what_the_trouble_was(state: str) -> None:
+    reports = [
+        ShardReport(0, state, SILENCE_S_MAX + 4, restarts=2, reason="UnavailableError: connection refused"),  # type: ignore[arg-type]
+        ShardReport(1, state, SILENCE_S_MAX + 2),  # type: ignore[arg-type]
+    ]
+    answer = node([worker(0, 0, 1)], {0: heard(*reports)})
+    assert answer.reason == "broker-away"
+    assert "for 7.0 s" in answer.detail
+    assert "connection refused" in answer.detail
+
+
+def test_one_shard_that_gets_answers_makes_the_node_ready() -> None:
+    words = {0: heard(ShardReport(0, "restarting", 60.0)), 1: heard(ShardReport(1, "running", 0.1))}
+    assert node([worker(0, 0), worker(1, 1)], words).is_ready
+
+
+def test_a_restart_that_takes_less_than_the_bound_leaves_the_node_ready() -> None:
+    assert node([worker(0, 0)], {0: heard(ShardReport(0, "restarting", 0.4))}).is_ready
+
+
+def test_a_worker_that_does_not_report_any_more_is_named() -> None:
+    answer = node([worker(3, 0)], {3: heard(ShardReport(0, "running"), at=NOW - SILENCE_S_MAX - 1)})
+    assert answer.reason == "worker-silent"
+    assert "worker 3" in answer.detail
