@@ -51,6 +51,7 @@ COMMANDS = {
     "broker": Command("millstream.connectors.kafka.broker_command", "start a real Apache Kafka for development"),
     "load": Command("millstream.loadgen.load_command", "send seeded events on an open schedule"),
     "verify": Command("millstream.loadgen.verify_command", "judge from outside whether each event took effect once"),
+    "warm": Command("millstream.loadgen.warm_command", "compile all kernels now, as when an image is built"),
 }
 
 
