@@ -3,97 +3,135 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from millstream.processor import wiring
 from millstream.processor.actions import Outcome
 from millstream.processor.agent import HostFactory
 from millstream.processor.event_log import LEVELS, configure_logging
 from millstream.processor.node import report, run_node
+from millstream.processor.setting_sources import (
+    SECONDS,
+    TEXT,
+    Effective,
+    Sources,
+    add_config_argument,
+    one_of,
+    table,
+    whole,
+)
 from millstream.processor.supervision import NodeSettings
 
 HOST_FACTORY: Final = "millstream.processor.wiring:shard_host"
 WORKERS_MAX: Final = 1024
+HTTP_DEFAULT: Final = "127.0.0.1:0"
+UNTIL: Final = ("stopped", "caught-up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything that a run goes by. `kafka` may hold secrets, and is as JSON can carry it to the workers."""
+
+    app: str
+    workers: int
+    drain_timeout_s: float
+    until: str
+    max_seconds: float | None
+    http: str
+    log_level: str
+    kafka: dict[str, Any] = field(repr=False)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the command's arguments. Their values are texts, to be checked together with those of other sources."""
     parser.add_argument(
         "app",
         metavar="APP",
+        nargs="?",
         help="where the pipeline is: app.py, app.py:name or package.module:name; "
         "without a name, the only Pipeline in the file",
     )
+    add_config_argument(parser)
     wiring.add_connection_arguments(parser)
     defaults = NodeSettings()
     parser.add_argument(
         "--workers",
-        type=_worker_count,
-        default=defaults.workers,
         metavar="N",
-        help="worker processes, each with a core and a share of the shards (default: %(default)s)",
+        help=f"worker processes, each with a core and a share of the shards (default: {defaults.workers})",
     )
     parser.add_argument(
         "--drain-timeout-s",
-        type=_seconds,
-        default=defaults.drain_timeout_s,
         metavar="S",
-        help="how long SIGTERM or Ctrl-C may take to commit what is in hand (default: %(default)g)",
+        help=f"how long SIGTERM or Ctrl-C may take to commit what is in hand (default: {defaults.drain_timeout_s:g})",
     )
     parser.add_argument(
         "--until",
-        choices=("stopped", "caught-up"),
-        default="stopped",
-        help="run until stopped, or until all that was there at the start is processed (default: %(default)s)",
+        metavar="END",
+        help="run until stopped, or, with caught-up, until all that was there at the start is processed "
+        "(default: stopped)",
     )
-    parser.add_argument(
-        "--max-seconds", type=_seconds, default=None, metavar="S", help="drain and exit after this long"
-    )
+    parser.add_argument("--max-seconds", metavar="S", help="drain and exit after this long")
     parser.add_argument(
         "--http",
-        default="127.0.0.1:0",
         metavar="HOST:PORT",
-        help="where to answer /healthz, /metrics and /status; port 0 is any free one, and is logged; "
-        "off for none (default: %(default)s)",
+        help="where to answer /healthz, /readyz, /metrics and /status; port 0 is any free one, and is logged; "
+        f"off for none (default: {HTTP_DEFAULT})",
     )
-    parser.add_argument("--log-level", choices=LEVELS, default="info", help="(default: %(default)s)")
+    parser.add_argument("--log-level", metavar="LEVEL", help=f"{', '.join(LEVELS)} (default: info)")
+    parser.add_argument(
+        "--show-settings",
+        action="store_true",
+        help="print the settings in effect with where each comes from, secrets masked, and exit",
+    )
+
+
+def settings_from(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[RunSettings, list[Effective]]:
+    """The settings, and how each came about. Raises SettingsError with every mistake of all sources."""
+    sources = Sources(arguments, environ)
+    defaults = NodeSettings()
+    app = sources.value("app", TEXT)
+    if not app:
+        sources.mistakes.append("no pipeline is named; give APP, as in `millstream run app.py`, or MILLSTREAM_APP")
+    values: dict[str, Any] = {
+        "workers": sources.value("workers", whole(1, WORKERS_MAX), defaults.workers),
+        "drain_timeout_s": sources.value("drain_timeout_s", SECONDS, defaults.drain_timeout_s),
+        "until": sources.value("until", one_of(*UNTIL), "stopped"),
+        "max_seconds": sources.value("max_seconds", SECONDS),
+        "http": sources.value("http", TEXT, HTTP_DEFAULT),
+        "log_level": sources.value("log_level", one_of(*LEVELS), "info"),
+    }
+    kafka = wiring.connection_from(sources)
+    sources.note_unknown()
+    sources.check("the settings")
+    assert app is not None
+    assert kafka is not None
+    return RunSettings(app=app, kafka=kafka, **values), sources.effective
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run the node to its end; answers the exit code: 0 drained, 1 failed, 2 wrong settings or pipeline."""
-    configure_logging(arguments.log_level)
-    return report(_run(arguments))
+    settings, effective = settings_from(arguments, os.environ)
+    if arguments.show_settings:
+        sys.stdout.write(table(effective))
+        return 0
+    configure_logging(settings.log_level)
+    return report(run(settings))
 
 
-def _run(arguments: argparse.Namespace) -> Outcome:
+def run(settings: RunSettings) -> Outcome:
+    """Run a node by these settings, to its end."""
     factory = HostFactory(
         HOST_FACTORY,
-        {
-            "app_path": arguments.app,
-            "kafka_settings": wiring.connection_from(arguments),
-            "until": arguments.until,
-        },
+        {"app_path": settings.app, "kafka_settings": settings.kafka, "until": settings.until},
     )
     return run_node(
-        NodeSettings(workers=arguments.workers, drain_timeout_s=arguments.drain_timeout_s),
+        NodeSettings(workers=settings.workers, drain_timeout_s=settings.drain_timeout_s),
         factory,
-        http=arguments.http,
-        log_level=arguments.log_level,
-        max_seconds=arguments.max_seconds,
+        http=settings.http,
+        log_level=settings.log_level,
+        max_seconds=settings.max_seconds,
     )
-
-
-def _worker_count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= WORKERS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers from 1 to {WORKERS_MAX}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
+from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, read_kafka_settings
 from millstream.processor.counts import Counts
 from millstream.processor.errors import SettingsError
+from millstream.processor.setting_sources import Sources
 
 if TYPE_CHECKING:
     from millstream.connectors.kafka.kafka_log import KafkaLog
@@ -36,9 +36,10 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_arguments(parser)
 
 
-def connection_from(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The cluster's settings as JSON can carry them to the workers. Raises SettingsError with every mistake."""
-    return kafka_settings_from(arguments, os.environ).to_json()
+def connection_from(sources: Sources) -> dict[str, Any] | None:
+    """The cluster's settings as JSON can carry them to the workers. None where the sources have mistakes in them."""
+    settings = read_kafka_settings(sources)
+    return None if settings is None else settings.to_json()
 
 
 def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until) -> Host:
@@ -88,8 +89,8 @@ async def run_embedded(
 ) -> RunResult:
     """Run a pipeline in the caller's event loop, with all of its shards; see `Pipeline.run`."""
     from millstream.processor.host import RunOptions
-    from millstream.processor.shard import first_error
     from millstream.processor.testing import decoded_outputs
+    from millstream.processor.together import first_error
 
     built = pipeline.build()
     _check_run(until, events, timeout_s)

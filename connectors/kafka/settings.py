@@ -198,7 +198,7 @@ def _tls_mistakes(settings: KafkaSettings) -> Iterator[str]:
         if file is None:
             continue
         if not settings.uses_tls:
-            yield f"{name} is given, but security_protocol {settings.security_protocol} does not use TLS"
+            yield f"{name} {str(file)!r} is given, but security_protocol {settings.security_protocol} does not use TLS"
         elif not file.is_file():
             yield f"{name} {str(file)!r} is not a file"
     if settings.ssl_key_file is not None and settings.ssl_certificate_file is None:
