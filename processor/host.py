@@ -17,9 +17,10 @@ from millstream.processor.log import Log
 from millstream.processor.measures import Measures, Tally
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
-from millstream.processor.shard import ShardSettings, first_error, told
+from millstream.processor.shard import ShardSettings
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
 from millstream.processor.shard_watch import ShardWatch
+from millstream.processor.together import first_error, told
 
 _WATCH_S = 1.0
 _BACKLOG_INTERVAL_S = 0.1

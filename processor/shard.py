@@ -8,19 +8,18 @@ with the fence again (design, invariants I2 and I4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ParamSpec
+from functools import partial
 
 from millstream.processor.columns import OutputRecords, TopicPartition
-from millstream.processor.errors import CorruptBatchError, InvariantError, RefusedError, UserError, WorldError
+from millstream.processor.errors import CorruptBatchError, InvariantError, UserError
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
 from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
-
-P = ParamSpec("P")
+from millstream.processor.together import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +125,7 @@ class ShardRun:
         self._intake = Intake(self._log, permit, self._policies, self._leave_out)
         try:
             self._intake.open(positions)
-            async with asyncio.TaskGroup() as loops:
-                loops.create_task(told(self._compute_loop, self._intake))
-                loops.create_task(told(self._commit_loop, permit, self._intake))
-        except BaseExceptionGroup as group:
-            raise first_error(group) from group
+            await together(partial(self._compute_loop, self._intake), partial(self._commit_loop, permit, self._intake))
         finally:
             self._intake.close()
         if self._failure is not None:
@@ -262,33 +257,3 @@ class ShardRun:
 
 def _reached(intake: Intake, until: Mapping[TopicPartition, int] | None) -> bool:
     return until is not None and all(intake.positions.get(p, 0) >= end for p, end in until.items())
-
-
-async def told(work: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Run a task of a group whose end the others must hear of.
-
-    A cancellation that nobody asked for (something that the task awaited was cancelled) would end it without a word,
-    and leave the others waiting for it for ever. Raises InvariantError instead.
-    """
-    try:
-        await work(*args, **kwargs)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise InvariantError("something that was awaited was cancelled, and nobody had asked for that") from error
-
-
-def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that decides: the first that trying again cannot mend, or else the first."""
-    errors = list(_leaves(group))
-    final = (error for error in errors if isinstance(error, RefusedError) or not isinstance(error, WorldError))
-    return next(final, errors[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for member in error.exceptions:
-            yield from _leaves(member)
-    else:
-        yield error

@@ -366,6 +366,30 @@ async def test_cancelling_ends_it_wherever_it_waits(step: str) -> None:
     world.check_dropped()
 
 
+@pytest.mark.parametrize("step", ["end", "fence", "committed"])
+@simulated
+async def test_a_cancellation_that_meets_an_error_is_not_forgotten(step: str) -> None:
+    """What absorbs the error and goes on must not absorb the cancellation with it."""
+    for turns in range(25):
+        world = World()
+        world.send(30)
+        task = asyncio.create_task(world.keep())
+        if step == "end":
+            # The first one belongs to the beginning of the run.
+            await until(lambda world=world: 0 in world.offsets)
+        world.log.trouble.fail(step, FencedError("f"))
+        reached = world.log.trouble.hold(step)
+        await reached.wait()
+        world.log.trouble.let_go(step)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait([task])
+        assert task.cancelled()
+        world.check_dropped()
+
+
 @simulated
 async def test_a_rerun_at_every_moment_loses_and_doubles_nothing() -> None:
     for tenth_ms in range(0, 600, 11):

@@ -15,12 +15,10 @@ from millstream.processor.errors import (
     FencedError,
     InvariantError,
     OutcomeUnknownError,
-    RefusedError,
     StageError,
     UnavailableError,
     WorldError,
 )
-from millstream.processor.shard import first_error
 
 
 @simulated
@@ -213,15 +211,6 @@ async def test_trouble_while_committing_what_came_before_an_error_of_a_stage_win
     bench.log.trouble.fail("end", OutcomeUnknownError("o"))
     with pytest.raises(OutcomeUnknownError):
         await bench.serve()
-
-
-def test_an_error_that_a_new_run_cannot_mend_comes_before_those_that_it_can() -> None:
-    unforeseen, refused = ZeroDivisionError(), RefusedError("r")
-    for final in (unforeseen, refused, StageError("s")):
-        members = [FencedError("f"), ExceptionGroup("inner", [OutcomeUnknownError("o"), final]), UnavailableError("u")]
-        assert first_error(ExceptionGroup("outer", members)) is final
-    fenced = FencedError("f")
-    assert first_error(ExceptionGroup("outer", [fenced, UnavailableError("u")])) is fenced
 
 
 @pytest.mark.parametrize("step", ["process", "end"])
