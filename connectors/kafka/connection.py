@@ -133,7 +133,7 @@ class Connection:
             if request.API_KEY != ApiVersionsRequest.API_KEY:
                 reader.skip_tags()
             return request.read(reader)
-        except (ProtocolError, IndexError) as error:
+        except ProtocolError as error:
             self.close()
             raise UnavailableError(
                 f"{self._address} answered {type(request).__name__} with something else: {error}"

@@ -162,7 +162,7 @@ class OffsetFetchRequest:
 
     def read(self, reader: Reader) -> OffsetFetchAnswer:
         reader.int32()
-        return reader.array(_read_offset_group)[0]
+        return reader.only(_read_offset_group)
 
 
 def _read_offset_group(reader: Reader) -> OffsetFetchAnswer:

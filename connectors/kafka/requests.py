@@ -200,7 +200,7 @@ class FindCoordinatorRequest:
 
     def read(self, reader: Reader) -> Coordinator:
         reader.int32()
-        return reader.array(_read_coordinator)[0]
+        return reader.only(_read_coordinator)
 
 
 def _read_coordinator(reader: Reader) -> Coordinator:

@@ -171,6 +171,13 @@ class Reader:
             raise ProtocolError(f"an array of {size} at {self._position}, the answer has {len(self._view)} bytes")
         return [read(self) for _ in range(size)]
 
+    def only(self, read: Callable[[Reader], T]) -> T:
+        """The element of a compact array that must have exactly one."""
+        found = self.array(read)
+        if len(found) != 1:
+            raise ProtocolError(f"{len(found)} answers at {self._position} where one thing was asked for")
+        return found[0]
+
     def skip_tags(self) -> None:
         """Tagged fields are optional by definition; all are passed over."""
         for _ in range(self.unsigned_varint()):
