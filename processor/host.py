@@ -35,10 +35,12 @@ class RunOptions:
 
     `until_caught_up`: each shard ends at the end of its partitions as it was when the shard began.
     `on_outputs` is given what was committed; the outputs are then kept in memory until their commit.
+    `workers` is how many hosts share the pipeline's shards at its first start.
     """
 
     until_caught_up: bool = False
     on_outputs: Callable[[Sequence[OutputRecords]], None] | None = None
+    workers: int = 1
 
 
 class Host:
@@ -63,7 +65,7 @@ class Host:
         """Connect, make sure of topics and ledger, fix the number of shards."""
         try:
             await self._log.connect()
-            self._prepared = await prepare(self._log, self._pipeline)
+            self._prepared = await prepare(self._log, self._pipeline, self._options.workers)
         except BaseException:
             self._log.close()
             raise

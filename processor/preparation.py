@@ -18,7 +18,7 @@ from millstream.processor.log import Log, TopicPlan
 _log: Final = EventLog(logging.getLogger("millstream.engine"))
 
 _WAIT_FOR_TOPICS_S = 1.0
-_SHARDS_DEFAULT_MAX = 4
+_SHARDS_DEFAULT_MIN = 2
 # A dead letter carries its record and what is known of the error; this is room for the latter.
 _DEAD_LETTER_HEADROOM_BYTES = 64 * 1024
 _LEDGER_SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
@@ -44,24 +44,26 @@ class Preparation:
     ledger: LedgerState
 
 
-def default_shards(partitions: int) -> int:
-    """As many as the widest input topic has partitions, and no more than 4.
+def default_shards(partitions: int, workers: int) -> int:
+    """One for each worker that the first start has, at least 2, and no more than the widest input has partitions.
 
     Every shard commits transactions of its own, and each costs the broker 1 to 3 ms of CPU; more shards buy a finer
-    takeover. Whoever has many nodes says `shards=`.
+    takeover. Whoever means to add nodes later says `shards=`.
     """
-    return max(1, min(partitions, _SHARDS_DEFAULT_MAX))
+    return max(1, min(partitions, max(workers, _SHARDS_DEFAULT_MIN)))
 
 
-async def prepare(log_: Log, pipeline: BuiltPipeline) -> Preparation:
+async def prepare(log_: Log, pipeline: BuiltPipeline, workers: int = 1) -> Preparation:
     """Make sure of topics and ledger. Waits for missing topics where the pipeline says so.
+
+    `workers` is how many share the work; a first start chooses the number of shards by it.
 
     Raises PipelineError when topics are missing and the pipeline says to fail, or when `shards` differs from what the
     ledger fixed.
     """
     await _ensure_topics(log_, pipeline)
     partitions = await _widest_input(log_, pipeline)
-    state = await _ensure_ledger(log_, pipeline, partitions)
+    state = await _ensure_ledger(log_, pipeline, partitions, workers)
     assert state.shards is not None
     if pipeline.shards is not None and pipeline.shards != state.shards:
         raise PipelineError(
@@ -121,7 +123,7 @@ async def _widest_input(log_: Log, pipeline: BuiltPipeline) -> int:
     return max(counts.values(), default=1)
 
 
-async def _ensure_ledger(log_: Log, pipeline: BuiltPipeline, partitions: int) -> LedgerState:
+async def _ensure_ledger(log_: Log, pipeline: BuiltPipeline, partitions: int, workers: int) -> LedgerState:
     """Read the ledger; where it is empty, propose a number of shards. The first proposal in the log's order counts."""
     topic = Names.of(pipeline.name).ledger
     if await log_.missing_topics([topic]):
@@ -129,7 +131,7 @@ async def _ensure_ledger(log_: Log, pipeline: BuiltPipeline, partitions: int) ->
     state = await read_state(log_, topic)
     proposals: list[LedgerRecord] = []
     if state.shards is None:
-        proposals.append(CreatedRecord(pipeline.shards or default_shards(partitions)))
+        proposals.append(CreatedRecord(pipeline.shards or default_shards(partitions, workers)))
     counts = await log_.partition_counts([topic.topic for topic in pipeline.inputs])
     proposals += [ReadingRecord(name, count) for name, count in counts.items() if name not in state.widths]
     if proposals:

@@ -126,7 +126,12 @@ def run(settings: RunSettings) -> Outcome:
     """Run a node by these settings, to its end."""
     factory = HostFactory(
         HOST_FACTORY,
-        {"app_path": settings.app, "kafka_settings": settings.kafka, "until": settings.until},
+        {
+            "app_path": settings.app,
+            "kafka_settings": settings.kafka,
+            "until": settings.until,
+            "workers": settings.workers,
+        },
     )
     return run_node(
         NodeSettings(workers=settings.workers, drain_timeout_s=settings.drain_timeout_s),

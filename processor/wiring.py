@@ -42,7 +42,7 @@ def connection_from(sources: Sources) -> dict[str, Any] | None:
     return None if settings is None else settings.to_json()
 
 
-def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until) -> Host:
+def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until, workers: int) -> Host:
     """The host of a worker process: loads the user's program and builds its pipeline.
 
     Raises PipelineError or SettingsError for what is wrong with either.
@@ -52,7 +52,8 @@ def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until) -> H
     from millstream.processor.host import RunOptions
 
     pipeline = load_pipeline(app_path).build()
-    return host(pipeline, KafkaSettings.from_json(kafka_settings), RunOptions(until_caught_up=until == "caught-up"))
+    options = RunOptions(until_caught_up=until == "caught-up", workers=workers)
+    return host(pipeline, KafkaSettings.from_json(kafka_settings), options)
 
 
 def host(pipeline: BuiltPipeline, kafka: KafkaSettings, options: RunOptions) -> Host:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ class World:
         self.log = MemoryLog(self.broker, "p")
         pipeline = Pipeline("p", **settings)
         pipeline.read("in").map(function).write("out")
-        self.host = Host(pipeline.build(), self.log, options or RunOptions())
+        # As many shards as partitions, unless a test says otherwise.
+        self.host = Host(pipeline.build(), self.log, replace(options or RunOptions(), workers=partitions))
         self.events: list[HostEvent] = []
 
     async def serve(self, *shards: int) -> None:

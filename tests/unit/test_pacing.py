@@ -19,7 +19,9 @@ FULL = Gathered(1000, backlog=True)
     [
         (KEEPS_UP, 1.0, 1.0, 0.0),
         (KEEPS_UP, 0.005, 0.004, 0.007),
-        (KEEPS_UP, 0.020, 0.001, 0.003),  # a slow commit is followed by a pause, however long ago it began
+        (KEEPS_UP, 0.013, 0.012, 0.0),
+        (KEEPS_UP, 0.014, 0.001, 0.012),  # a commit of 13 ms is followed by a rest of 13 ms
+        (KEEPS_UP, 0.503, 0.001, 0.099),  # and one of half a second by the longest interval
         (BEHIND, 0.020, 0.010, 0.080),
         (BEHIND, 0.1, 0.09, 0.0),
         (FULL, 0.020, 0.010, 0.0),

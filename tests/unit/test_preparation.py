@@ -30,16 +30,20 @@ def broker_with(**topics: int) -> MemoryBroker:
     return broker
 
 
-async def prepared(broker: MemoryBroker, built: BuiltPipeline) -> Preparation:
-    return await prepare(MemoryLog(broker, "p"), built)
+async def prepared(broker: MemoryBroker, built: BuiltPipeline, workers: int = 1) -> Preparation:
+    return await prepare(MemoryLog(broker, "p"), built, workers)
 
 
-@pytest.mark.parametrize(("partitions", "shards"), [(1, 1), (3, 3), (4, 4), (100, 4)])
+@pytest.mark.parametrize(
+    ("partitions", "workers", "shards"), [(1, 1, 1), (3, 1, 2), (100, 1, 2), (100, 8, 8), (3, 8, 3)]
+)
 @simulated
-async def test_the_widest_topic_decides_on_the_shards_up_to_a_bound(partitions: int, shards: int) -> None:
+async def test_a_first_start_has_a_shard_for_each_worker_that_the_widest_topic_can_feed(
+    partitions: int, workers: int, shards: int
+) -> None:
     broker = broker_with(narrow=1, wide=partitions, out=1)
-    found = await prepared(broker, pipeline("narrow", "wide"))
-    assert found.shards == shards == default_shards(partitions)
+    found = await prepared(broker, pipeline("narrow", "wide"), workers)
+    assert found.shards == shards == default_shards(partitions, workers)
     assert found.ledger.widths == {"narrow": 1, "wide": partitions}
 
 
