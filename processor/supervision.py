@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from millstream.processor import endings
 from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
 from millstream.processor.control import (
     Assign,
@@ -29,6 +30,7 @@ from millstream.processor.control import (
     ToAgent,
     Trouble,
 )
+from millstream.processor.endings import Ending
 from millstream.processor.event_log import EventLog
 from millstream.processor.handover import Handover
 from millstream.processor.restarts import RestartPolicy, deaths_in_row, delay_s, is_crash_loop
@@ -58,15 +60,6 @@ class NodeSettings:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
 
-@dataclass(slots=True)
-class _Ending:
-    """The node's way out: what it will answer, and when it stops being patient."""
-
-    outcome: Outcome
-    deadline: float
-    is_forced: bool = False
-
-
 class Supervisor:
     """Decides for one node. `outcome` is set once there is nothing more to do."""
 
@@ -78,7 +71,7 @@ class Supervisor:
         self._handover: Handover | None = None
         self._gather_until: float | None = None
         self._fruitless_deaths: deque[float] = deque(maxlen=settings.restarts.crashes_max + 1)
-        self._ending: _Ending | None = None
+        self._ending: Ending | None = None
         self._actions: list[Action] = []
         self.shard_restarts = 0
         self.outcome: Outcome | None = None
@@ -151,10 +144,7 @@ class Supervisor:
             _log.info("node.draining", timeout_s=self._settings.drain_timeout_s)
             self._end(Outcome(0), now)
         elif not self._ending.is_forced and signal_number is not None:
-            cut_short = Outcome(
-                128 + signal_number, "stopped at once by a second signal; what was not committed is redone"
-            )
-            self._force(cut_short, now)
+            self._force(endings.cut_short(signal_number), now)
         self._end_if_empty()
         return self._take_actions()
 
@@ -212,11 +202,7 @@ class Supervisor:
             self._handover = Handover(ready.shards)
             self._gather_until = now + self._settings.gather_s
         elif (ready.pipeline, ready.shards) != (self._pipeline, self._shards):
-            text = (
-                f"worker {slot.worker} runs pipeline {ready.pipeline} with {ready.shards} shards, but this node runs "
-                f"{self._pipeline} with {self._shards}: the program changed while the node ran; restart the node"
-            )
-            self._end(Outcome(1, text), now)
+            self._end(endings.changed_program(slot.worker, ready, self._pipeline, self._shards), now)
             return
         slot.enter(Standing.READY, None)
         _log.info(
@@ -272,26 +258,16 @@ class Supervisor:
         if is_fruitless and slot.is_to_blame and not has_left:
             self._fruitless_deaths.append(now)
         if is_crash_loop(self._fruitless_deaths, now, policy):
-            self._give_up(slot, exit_text, now)
+            self._end(endings.crash_loop(policy, slot, exit_text), now)
             return
         wait_s = delay_s(slot.deaths_in_row, policy)
         slot.enter(Standing.WAITING, now + wait_s)
         _log.info("worker.restart_planned", worker=slot.worker, in_s=wait_s, deaths_in_row=slot.deaths_in_row)
 
-    def _give_up(self, slot: Slot, exit_text: str, now: float) -> None:
-        policy = self._settings.restarts
-        last = f"worker {slot.worker}: {exit_text}" + (f", after: {slot.last_words}" if slot.last_words else "")
-        text = (
-            f"workers died more than {policy.crashes_max} times within {policy.crash_window_s:g} s without processing "
-            f"a record, so starting them again does not help; the last was {last}. What they wrote to stderr is above"
-        )
-        self._end(Outcome(1, text), now)
-
     def _on_exit_while_ending(self, slot: Slot, before: Standing, has_left: bool, exit_text: str) -> None:
         if has_left or before is Standing.DYING or slot.last_words is not None:
             return
-        text = f"worker {slot.worker} died while it drained ({exit_text}); what it had not committed is redone"
-        self._worsen(Outcome(1, text))
+        self._worsen(endings.died_while_draining(slot.worker, exit_text))
 
     def _replace_hands(self, now: float) -> None:
         """In a run with an end, shards that came too late to a worker that has finished need another one."""
@@ -319,7 +295,7 @@ class Supervisor:
                 self._kill(slot, f"did not release a shard within {self._settings.release_timeout_s:g} s")
         self._settle(now)
 
-    def _tick_ending(self, ending: _Ending, now: float) -> None:
+    def _tick_ending(self, ending: Ending, now: float) -> None:
         if now < ending.deadline:
             return
         if ending.is_forced:
@@ -327,11 +303,7 @@ class Supervisor:
             self.outcome = ending.outcome
             return
         stuck = [slot.worker for slot in self._slots if slot.standing in ALIVE]
-        text = (
-            f"workers {stuck} did not drain within {self._settings.drain_timeout_s:g} s and were killed; what they had "
-            "not committed is redone"
-        )
-        self._force(Outcome(1, text), now)
+        self._force(endings.drained_too_slowly(stuck, self._settings.drain_timeout_s), now)
 
     def _settle(self, now: float) -> None:
         if self._handover is None or self._ending is not None or not self._is_gathered(now):
@@ -357,7 +329,7 @@ class Supervisor:
         if self._ending is not None:
             self._worsen(outcome)
             return
-        self._ending = _Ending(outcome, now + self._settings.drain_timeout_s)
+        self._ending = Ending(outcome, now + self._settings.drain_timeout_s)
         # Workers get less than the whole time, so that one which is late can still say why.
         worker_timeout_s = max(self._settings.drain_timeout_s - 1.0, self._settings.drain_timeout_s * 0.8)
         for slot in self._slots:
@@ -371,9 +343,8 @@ class Supervisor:
                 self._actions.append(Send(slot.worker, Stop(worker_timeout_s)))
 
     def _worsen(self, outcome: Outcome) -> None:
-        """The first thing that went wrong is what the node answers."""
-        if self._ending is not None and self._ending.outcome.exit_code == 0:
-            self._ending.outcome = outcome
+        if self._ending is not None:
+            self._ending.worsen(outcome)
 
     def _force(self, outcome: Outcome, now: float) -> None:
         self._worsen(outcome)
