@@ -66,7 +66,8 @@ def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
+        # Anything else is missing in the user's own imports.
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise _mistake(name, f"there is no module {name!r}; a file is named with its .py") from error
         raise
 
