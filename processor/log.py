@@ -119,6 +119,12 @@ class ShardLog(Protocol):
     async def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         """Where the partitions begin and end now."""
 
+    async def holds(self, permit: Permit) -> bool:
+        """Whether nobody has fenced the shard since; for one who has nothing to commit, since a commit tells as well.
+
+        True where it cannot be told now, and where there are no fences.
+        """
+
     def open(self, permit: Permit, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> Feed:
         """Read from `offset` on; `notify` is called whenever something arrives."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from millstream.processor.columns import OutputRecords, TopicPartition
-from millstream.processor.errors import CorruptBatchError, InvariantError, UserError
+from millstream.processor.errors import CorruptBatchError, FencedError, InvariantError, UserError
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
@@ -21,17 +21,21 @@ from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
 from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
 from millstream.processor.together import together
 
+LOOK_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
     """How a shard works: pacing, how much it computes at a time, and how often an idle one commits again.
 
-    Committed offsets expire a week after their last commit; `recommit_s` keeps those of quiet partitions alive.
+    Committed offsets expire a week after their last commit; `recommit_s` keeps those of quiet partitions alive. An idle
+    shard looks every `look_s` whether it was fenced, since no commit would tell it.
     """
 
     pacing: Pacing
     chunk_bytes: int = 512 * 1024
     recommit_s: float = 6 * 3600.0
+    look_s: float = LOOK_S
 
 
 @dataclass(slots=True)
@@ -193,7 +197,7 @@ class ShardRun:
         loop = asyncio.get_running_loop()
         last_start = last_end = 0.0
         while True:
-            await self._wait_for_work()
+            await self._wait_for_work(permit)
             if self._gathering.positions:
                 await self._pace(intake, last_start, last_end)
             if self._gathering.positions:
@@ -203,16 +207,20 @@ class ShardRun:
             elif self._computed_all:
                 return
 
-    async def _wait_for_work(self) -> None:
-        """Return when something was gathered, when everything was computed, or when it is time to commit again."""
+    async def _wait_for_work(self, permit: Permit) -> None:
+        """Return when something was gathered, when everything was computed, or when it is time to commit again.
+
+        Raises FencedError where all was quiet and another owner has fenced the shard meanwhile.
+        """
         loop = asyncio.get_running_loop()
         if not self._gathering.positions and not self._computed_all:
             self._work.clear()
             try:
-                async with asyncio.timeout_at(self._recommit_at):
+                async with asyncio.timeout_at(min(self._recommit_at, loop.time() + self._settings.look_s)):
                     await self._work.wait()
             except TimeoutError:
-                pass
+                if not await self._log.holds(permit):
+                    raise FencedError("another owner has fenced this shard while it was idle") from None
         if loop.time() >= self._recommit_at:
             # Those of quiet partitions too, whose neighbours keep the shard busy. Only what is committed already: the
             # intake is ahead of that by the batch that is being computed.

@@ -13,6 +13,7 @@ from millstream.connectors.kafka.admin_requests import NewTopic
 from millstream.connectors.kafka.cluster import Cluster
 from millstream.connectors.kafka.fetcher import Feed, Fetcher, FetchLimits
 from millstream.connectors.kafka.ledger_topic import LedgerTopic
+from millstream.connectors.kafka.offset_note import is_stale, note_for
 from millstream.connectors.kafka.offsets import Offsets
 from millstream.connectors.kafka.outbox import KafkaOutbox, OutputSettings, SealedOutputs
 from millstream.connectors.kafka.read_requests import EARLIEST, LATEST
@@ -156,17 +157,9 @@ class KafkaShardLog:
         del permit  # asked for so that nobody reads positions before the fence (I2)
         found = await self._offsets.committed(self._group, partitions)
         return {
-            partition: Committed(offset.offset, self._is_stale(partition, offset.metadata))
+            partition: Committed(offset.offset, is_stale(offset.metadata, self._cluster.topic(partition.topic)))
             for partition, offset in found.items()
         }
-
-    def _is_stale(self, partition: TopicPartition, note: str) -> bool:
-        # Offsets that another program wrote (a reset, say) carry no note, and are believed.
-        return note.startswith(_NOTE_PREFIX) and note != self._note(partition)
-
-    def _note(self, partition: TopicPartition) -> str:
-        topic = self._cluster.topic(partition.topic)
-        return "" if topic is None else f"{_NOTE_PREFIX}{topic.topic_id}"
 
     async def starting(self, partitions: Mapping[TopicPartition, Start]) -> Positions:
         """The offsets at which to begin; a time that lies after the last record means the end."""
@@ -181,6 +174,10 @@ class KafkaShardLog:
     async def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         """Where the partitions begin and end now."""
         return await self._offsets.bounds(partitions)
+
+    async def holds(self, permit: AnyPermit) -> bool:
+        """Whether nobody has fenced the shard since."""
+        return await self._committer.holds(cast("Permit", permit))
 
     def open(self, permit: AnyPermit, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> Feed:
         """Read from `offset` on."""
@@ -199,15 +196,12 @@ class KafkaShardLog:
 
     async def commit(self, permit: AnyPermit, outputs: Sealed, positions: Positions) -> Permit:
         """Commit both together or not at all."""
-        offsets = {p: OffsetToCommit(offset, self._note(p)) for p, offset in positions.items()}
+        offsets = {p: OffsetToCommit(at, note_for(self._cluster.topic(p.topic))) for p, at in positions.items()}
         return await self._committer.commit(cast("Permit", permit), cast("SealedOutputs", outputs).batches, offsets)
 
     def close(self) -> None:
         """Close the shard's own connections."""
         self._committer.close()
-
-
-_NOTE_PREFIX = "topic="
 
 
 def _timestamp(start: Start) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.connectors.kafka.cluster import Cluster
+from millstream.connectors.kafka.describe_requests import DescribeTransactionsRequest, TransactionState
 from millstream.connectors.kafka.error_codes import Code
 from millstream.connectors.kafka.requests import CoordinatorType
 from millstream.connectors.kafka.sender import Deadline, Sender, worst
@@ -101,6 +102,26 @@ class TransactionalCommitter:
             raise UnavailableError(str(error)) from error
         return Permit(identity)
 
+    async def holds(self, permit: Permit) -> bool:
+        """Whether the coordinator still has this permit's identity as the last; True where it does not tell now."""
+        deadline = Deadline(self._commit_timeout_s)
+        request = DescribeTransactionsRequest([self._transactional_id])
+
+        async def call(node: int) -> tuple[int, TransactionState | None]:
+            found = await self._sender.call(node, request, deadline)
+            code = found[0].error if found else Code.UNKNOWN_SERVER_ERROR
+            # An id that was forgotten is nobody's any more.
+            return (Code.NONE, None) if code == Code.TRANSACTIONAL_ID_NOT_FOUND else (code, found[0])
+
+        what = f"looking who holds {self._transactional_id}"
+        try:
+            state = await self._sender.coordinated(
+                CoordinatorType.TRANSACTION, self._transactional_id, what, deadline, call
+            )
+        except (UnavailableError, OutcomeUnknownError):
+            return True
+        return state is not None and state.identity == permit.identity
+
     async def commit(self, permit: Permit, outputs: SealedOutputs, offsets: Offsets) -> Permit:
         """Commit outputs and offsets together, or not at all (I1). Answers with the permit for the next commit.
 
@@ -155,6 +176,10 @@ class PlainCommitter:
     async def fence(self) -> Permit:
         """There is nobody to fence."""
         return Permit(ProducerIdentity(-1, -1))
+
+    async def holds(self, permit: Permit) -> bool:  # noqa: ARG002 - as the other committer has it
+        """There is nobody who could have fenced us."""
+        return True
 
     async def commit(self, permit: Permit, outputs: SealedOutputs, offsets: Offsets) -> Permit:
         """Write outputs, then offsets. A failure between the two repeats the outputs later."""

@@ -180,6 +180,10 @@ class MemoryBroker:
         producer.epoch += 1
         return producer.epoch
 
+    def epoch(self, name: str) -> int:
+        """The only epoch that may write for `name` now."""
+        return self._producers.setdefault(name, Producer()).epoch
+
     def produce(self, name: str, epoch: int, place: TopicPartition, messages: Sequence[Message]) -> None:
         transaction = self._transaction(name, epoch)
         transaction.partitions.add(place)

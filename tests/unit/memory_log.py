@@ -360,6 +360,14 @@ class MemoryShardLog:
         logs = {place: self._broker.partition(place) for place in partitions}
         return await self._step("bounds", lambda: {p: Bounds(log.start, log.stable_end) for p, log in logs.items()})
 
+    async def holds(self, permit: Any) -> bool:
+        self._check(permit)
+        epoch = cast("MemoryPermit", permit).epoch
+        try:
+            return await self._step("holds", lambda: self._broker.epoch(self._name) == epoch)
+        except UnavailableError:
+            return True
+
     def open(self, permit: Any, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> MemoryFeed:
         del permit  # reading goes on under the first one
         assert self._permit is not None, "a partition is read before the fence (I2)"

@@ -27,7 +27,7 @@ from millstream.processor.errors import (
 )
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
 from millstream.processor.preparation import prepare
-from millstream.processor.shard import ShardSettings
+from millstream.processor.shard import LOOK_S, ShardSettings
 
 BEFORE_A_RUN = ("fence", "read-ledger", "committed", "starting", "offsets", "end", "append-ledger", "limits")
 
@@ -154,6 +154,24 @@ async def test_takeovers_with_good_work_between_them_are_no_contest() -> None:
         world.send(1, prefix=f"{round_}-")
         await until(lambda round_=round_: world.offsets.get(0) == round_ + 1)
     assert len(world.restarts) == 30
+    world.call("release")
+    await task
+
+
+@simulated
+async def test_an_idle_shard_notices_within_seconds_that_it_was_fenced_and_takes_up_what_was_committed_since() -> None:
+    world = World()
+    values = world.send(10)
+    task = asyncio.create_task(world.keep())
+    await until(lambda: world.offsets == {0: 10})
+    await asyncio.sleep(600)
+    assert world.restarts == [], "a shard that nobody fenced goes on"
+    world.broker.fence("p.0")
+    world.broker.offsets["p", place(0)] = CommittedOffset(4, world.broker.topics["in"].id)
+    await asyncio.sleep(LOOK_S + 1)
+    assert world.restarts == ["FencedError: another owner has fenced this shard while it was idle"]
+    await until(lambda: world.offsets == {0: 10})
+    assert world.written == values + values[4:]
     world.call("release")
     await task
 
