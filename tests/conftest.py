@@ -1,3 +1,7 @@
 """Fixtures for all tests; `broker` starts a real Apache Kafka when the first test asks for it."""
 
+import pytest
+
 pytest_plugins = ["millstream.connectors.kafka.pytest_broker"]
+# A suite that several test modules share should say as much when it fails as they do.
+pytest.register_assert_rewrite("log_contract")
