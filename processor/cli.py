@@ -15,6 +15,8 @@ pipeline), 130 interrupted. An unexpected error is a bug and keeps its traceback
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ from millstream.processor.errors import MillstreamError, PipelineError, Settings
 FAILED = 1
 TO_MEND = 2
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class CommandModule(Protocol):
@@ -60,7 +63,10 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code. Errors that millstream names end as one message on stderr."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        # What cannot be written shows here, and not as a traceback while Python ends.
+        sys.stdout.flush()
+        return code
     except (SettingsError, PipelineError) as error:
         return _report(error, TO_MEND)
     except MillstreamError as error:
@@ -70,12 +76,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output (head, less) has gone. What is still buffered has nowhere to go, so Python must
         # not try to flush it at exit.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - stays open until the process ends
+        _leave_stdout()
         return FAILED
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _leave_stdout()
+        return _report(f"cannot write {error.filename or 'the output'}: {error.strerror}", FAILED)
 
 
-def _report(error: MillstreamError, code: int) -> int:
-    print(f"millstream: {error}", file=sys.stderr)
+def _leave_stdout() -> None:
+    sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - stays open until the process ends
+
+
+def _report(error: MillstreamError | str, code: int) -> int:
+    # A disk that is full of logs takes no message either; the exit code is all that is left then.
+    with contextlib.suppress(OSError):
+        print(f"millstream: {error}", file=sys.stderr)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from typing import Final
@@ -50,5 +51,7 @@ def run_node(
 def report(outcome: Outcome) -> int:
     """Tell the user what there is to tell, once; answers the exit code."""
     if outcome.message is not None:
-        sys.stderr.write(f"millstream: {outcome.message}\n")
+        # A disk that is full of logs takes no message either, and the exit code still says how it ended.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"millstream: {outcome.message}\n")
     return outcome.exit_code

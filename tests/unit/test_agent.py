@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -361,15 +361,29 @@ sys.exit(report(run_node(NodeSettings(workers=2), factory)))
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (tmp_path / "stderr").open("wb") as stderr:
-        running = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=stderr)
+@contextmanager
+def running_program(directory: Path, stderr: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with stderr.open("wb") as errors:
+        running = subprocess.Popen([sys.executable, "-c", PROGRAM, str(directory)], stderr=errors)
     try:
         yield running
     finally:
         running.kill()
         running.wait()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with running_program(tmp_path, tmp_path / "stderr") as running:
+        yield running
+
+
+@pytest.fixture
+def program_without_room_for_logs(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no device that is always full")
+    with running_program(tmp_path, Path("/dev/full")) as running:
+        yield running
 
 
 async def children_that_serve(program: subprocess.Popen[bytes], directory: Path, shards: int) -> list[psutil.Process]:
@@ -396,6 +410,18 @@ async def test_a_signal_drains_the_program_and_it_exits_with_0(
     await eventually(lambda: program.poll() is not None, "the program ends")
     assert program.returncode == 0
     assert (tmp_path / "journal").read_text().count(" release ") == 4
+
+
+async def test_a_node_whose_logs_find_no_room_works_on_and_drains(
+    program_without_room_for_logs: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    program = program_without_room_for_logs
+    for child in await children_that_serve(program, tmp_path, 4):
+        child.kill()
+    await eventually(lambda: (tmp_path / "journal").read_text().count(" start ") >= 8, "killed workers are replaced")
+    program.send_signal(signal.SIGTERM)
+    await eventually(lambda: program.poll() is not None, "the program ends")
+    assert program.returncode == 0
 
 
 async def test_a_second_signal_ends_the_program_by_the_convention(

@@ -38,6 +38,25 @@ def raises(error: BaseException) -> Execute:
     return execute
 
 
+RUN = [sys.executable, "-c", "import sys; from millstream.processor.cli import main; sys.exit(main())", "run", "app.py"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_under_the_output_is_one_message_and_exit_code_1() -> None:
+    with open("/dev/full", "w") as full:
+        finished = subprocess.run(
+            [*RUN, "--brokers=a:1", "--show-settings"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert finished.returncode == 1
+    assert finished.stderr == "millstream: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_under_the_messages_leaves_the_exit_code_as_it_is() -> None:
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([*RUN, "--workers=x"], stderr=full, check=False).returncode == 2
+
+
 def test_a_command_gets_its_arguments_and_its_result_is_the_exit_code(command: Callable[[Execute], None]) -> None:
     command(lambda arguments: arguments.number)
     assert cli.main(["try", "--number", "7"]) == 7
