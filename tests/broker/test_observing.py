@@ -22,6 +22,14 @@ from millstream.connectors.kafka.development_broker import DevelopmentBroker
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
 PATIENCE_S = 60.0
+SLOWLY = """
+import asyncio
+
+async def slowly(value: bytes) -> bytes:
+    await asyncio.sleep(0.002)
+    return value
+
+"""
 MILLSTREAM = [sys.executable, "-c", "import sys; from millstream.processor.cli import main; sys.exit(main())"]
 
 
@@ -63,12 +71,22 @@ class RunningNode:
 
 
 @contextmanager
-def running_node(bootstrap: str, directory: Path, name: str, source: str, target: str) -> Iterator[RunningNode]:
+def running_node(
+    bootstrap: str,
+    directory: Path,
+    name: str,
+    source: str,
+    target: str,
+    *,
+    before: str = "",
+    stage: str = ".map(lambda value: value)",
+) -> Iterator[RunningNode]:
+    """`before` is code in front of the pipeline, `stage` what stands between its read and its write."""
     app, log = directory / "app.py", directory / "log"
     app.write_text(
         "from millstream.processor import Pipeline\n"
         f'pipeline = Pipeline("{name}")\n'
-        f'pipeline.read("{source}", bytes).map(lambda value: value).write("{target}")\n'
+        f'{before}pipeline.read("{source}", bytes){stage}.write("{target}")\n'
     )
     with log.open("wb") as stderr:
         process = subprocess.Popen([*MILLSTREAM, "run", str(app), f"--brokers={bootstrap}"], stderr=stderr)
@@ -110,7 +128,7 @@ def test_lag_reaches_zero_on_a_topic_that_is_written_by_transactions_and_commits
         assert node.readiness() == node.readiness() | {"ready": True, "reason": "ready"}
 
 
-def test_a_broker_that_is_away_leaves_the_node_alive_and_not_ready_until_it_is_back(
+def test_a_broker_that_is_away_leaves_the_node_alive_and_not_ready_and_does_not_hold_up_its_end(
     tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     with DevelopmentBroker(heap_mb=512, data_directory=tmp_path / "kafka") as own_broker:
@@ -129,5 +147,28 @@ def test_a_broker_that_is_away_leaves_the_node_alive_and_not_ready_until_it_is_b
             outside.load(source, 100, first_id=100)
             eventually(lambda: node.metric("millstream_records_in_total") == 200, "it works on")
             assert "worker.died" not in node.log
+            own_broker.kill()
+            eventually(lambda: not node.readiness()["ready"], "the node notices again")
             node.process.terminate()
-            assert node.process.wait(PATIENCE_S) == 0
+            assert node.process.wait(PATIENCE_S) == 0, "nothing is in hand, so that nothing is left undone"
+
+
+def test_sigterm_in_the_middle_of_batches_loses_and_doubles_nothing(outside: Outside, tmp_path: Path) -> None:
+    source, target, name = outside.topic("in"), outside.topic("out"), outside.unique("drained")
+    outside.load(source, 20_000)
+    stage = ".map(slowly, concurrency=32)"
+    with running_node(outside.bootstrap, tmp_path, name, source, target, before=SLOWLY, stage=stage) as node:
+        eventually(lambda: node.metric("millstream_shards_owned{") > 0, "shards are given out")
+        eventually(lambda: node.metric("millstream_records_in_total") > 0, "a part is done")
+        node.process.terminate()
+        assert node.process.wait(PATIENCE_S) == 0, node.log
+    before = len(outside.read(target))
+    assert 0 < before < 20_000, "there was work left"
+    with running_node(outside.bootstrap, tmp_path, name, source, target) as node:
+        eventually(
+            lambda: node.metric("millstream_records_in_total") == 20_000 - before, "the rest is done, and no more"
+        )
+        node.process.terminate()
+        assert node.process.wait(PATIENCE_S) == 0
+    verdict = outside.judge(source, target, group=name)
+    assert verdict.is_clean, verdict.as_json()
