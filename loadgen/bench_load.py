@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.bench_orders import Passage
 from millstream.loadgen.bench_place import Place
 from millstream.loadgen.bench_process import MeasuredProcess, Side
 from millstream.loadgen.bench_stage import Sample, Stage
 from millstream.loadgen.bench_workloads import BASELINE_WORK, Work
 from millstream.loadgen.companion import Companion
-from millstream.loadgen.produce import Sender, SendProgress, SendReport, send_all
+from millstream.loadgen.produce import SendProgress, SendReport, send_all
 from millstream.loadgen.reading import KeyNumbers, TopicReader
 from millstream.loadgen.schedule import Arrivals, Schedule, arrivals_at
 from millstream.loadgen.verdict import Verdict
@@ -54,14 +55,11 @@ class Load:
     first_id: int = 0
 
 
-def send_load(
-    confluent_arguments: dict[str, object], topic: str, load: Load, tell: Callable[[SendProgress], None]
-) -> SendReport:
+def send_load(kafka: KafkaSettings, topic: str, load: Load, tell: Callable[[SendProgress], None]) -> SendReport:
     """Send a load; runs in a process of its own."""
     workload = Workload(WorkloadSettings(seed=load.seed, first_id=load.first_id))
     schedule = Schedule(arrivals_at(load.arrivals, load.rate, load.seed), load.events)
-    with Sender(confluent_arguments, topic) as sender:
-        return send_all(sender, workload, schedule, on_progress=tell)
+    return send_all(kafka, topic, workload, schedule, on_progress=tell)
 
 
 def resident_mb(pid: int) -> float:
@@ -123,7 +121,7 @@ class Memory:
         return Sample({"memory_at_200k": max(mb for _, mb in samples)}, conditions)
 
     def _watch(self, process: MeasuredProcess, source: str, load: Load) -> tuple[SendReport, list[tuple[float, float]]]:
-        work = partial(send_load, self.stage.place.confluent_arguments, source, load)
+        work = partial(send_load, self.stage.place.kafka, source, load)
         samples: list[tuple[float, float]] = []
         with Companion[SendProgress, SendReport]("generator", work) as generator:
             while True:
@@ -183,7 +181,7 @@ class Latency:
             while court.progress is None:
                 court.listen(_TICK_S)
                 _check_in_time(process, deadline)
-            work = partial(send_load, arguments, passage.source, load)
+            work = partial(send_load, self.stage.place.kafka, passage.source, load)
             with Companion[SendProgress, SendReport]("generator", work) as generator:
                 while (sending := generator.listen(_TICK_S)) is None or (verdict := court.listen(_TICK_S)) is None:
                     _check_in_time(process, deadline)

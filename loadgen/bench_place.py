@@ -13,7 +13,7 @@ import numpy as np
 
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.bench_orders import Passage
-from millstream.loadgen.produce import Sender, send_all
+from millstream.loadgen.produce import send_all
 from millstream.loadgen.reading import KeyNumbers, TopicReader
 from millstream.loadgen.schedule import FullSpeed, Pace, Schedule, constant_arrivals
 from millstream.loadgen.topics import TopicAdmin
@@ -112,7 +112,7 @@ class Place:
         self.fill(warm_up, warm_up_events)
         measured = self.topic("in")
         self.fill(measured, events)
-        event_bytes = sum(map(len, sample.values)) / _SAMPLE_EVENTS
+        event_bytes = sample.value.byte_count / _SAMPLE_EVENTS
         return Inputs(measured, warm_up, events, warm_up_events, event_bytes)
 
     def fill(self, topic: str, events: int, *, rate: float | None = None, key_prefix: str = "k") -> None:
@@ -124,8 +124,7 @@ class Place:
         pace: Pace = FullSpeed(events)
         if rate is not None:
             pace = Schedule(constant_arrivals(rate), events)
-        with Sender(self.confluent_arguments, topic) as sender:
-            report = send_all(sender, workload, pace)
+        report = send_all(self.kafka, topic, workload, pace)
         if report.failed:
             raise UnavailableError(f"{report.failed} of {events} events could not be sent: {report.first_error}")
 

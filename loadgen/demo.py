@@ -23,7 +23,7 @@ from millstream.connectors.kafka.development_broker import DevelopmentBroker
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.companion import Companion
 from millstream.loadgen.node_process import NodeProcess
-from millstream.loadgen.produce import Sender, SendProgress, SendReport, send_all
+from millstream.loadgen.produce import SendProgress, SendReport, send_all
 from millstream.loadgen.reading import KeyNumbers, TopicReader
 from millstream.loadgen.schedule import Arrivals, FullSpeed, Schedule, arrivals_at
 from millstream.loadgen.topics import TopicAdmin
@@ -180,13 +180,11 @@ def _node(settings: DemoSettings, scene: _Scene, environ: Mapping[str, str], dir
 def _warm_up(settings: DemoSettings, scene: _Scene, node: NodeProcess, tell: Tell) -> float:
     """Send the first events and wait until the node has processed all of them; answers how long that took."""
     started = time.monotonic()
-    confluent_arguments = scene.kafka.confluent_arguments()
     # Keys of their own: the measured part numbers the events of its keys from zero.
     workload = Workload(WorkloadSettings(seed=settings.seed, keys=100, key_prefix="warm"))
-    with Sender(confluent_arguments, scene.input) as sender:
-        send_all(sender, workload, FullSpeed(settings.warm_up_events))
+    send_all(scene.kafka, scene.input, workload, FullSpeed(settings.warm_up_events))
     seen = 0
-    with TopicReader(confluent_arguments, [scene.output], KeyNumbers()) as reader:
+    with TopicReader(scene.kafka.confluent_arguments(), [scene.output], KeyNumbers()) as reader:
         while seen < settings.warm_up_events:
             node.check()
             waited_s = time.monotonic() - started
@@ -273,5 +271,4 @@ def _judge(settings: DemoSettings, scene: _Scene, tell: Callable[[JudgeProgress]
 def _send(settings: DemoSettings, scene: _Scene, tell: Callable[[SendProgress], None]) -> SendReport:
     workload = Workload(WorkloadSettings(seed=settings.seed, first_id=settings.warm_up_events))
     schedule = Schedule(arrivals_at(Arrivals.POISSON, settings.rate, settings.seed), settings.events)
-    with Sender(scene.kafka.confluent_arguments(), scene.input) as sender:
-        return send_all(sender, workload, schedule, on_progress=tell)
+    return send_all(scene.kafka, scene.input, workload, schedule, on_progress=tell)

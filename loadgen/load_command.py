@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
-from millstream.loadgen.produce import Sender, SendProgress, SendReport, send_all
+from millstream.loadgen.produce import SendProgress, SendReport, send_all
 from millstream.loadgen.schedule import Arrivals, FullSpeed, Pace, Schedule, arrivals_at
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.workload import Workload, WorkloadSettings
@@ -74,16 +74,16 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     settings = _load_settings(arguments)
     pace = settings.pace(arguments.seed)
-    confluent_arguments = kafka_settings_from(arguments, os.environ).confluent_arguments()
-    _provide_topic(TopicAdmin(confluent_arguments), arguments.topic, arguments.create_partitions)
+    kafka = kafka_settings_from(arguments, os.environ)
+    _provide_topic(TopicAdmin(kafka.confluent_arguments()), arguments.topic, arguments.create_partitions)
     notes = Console(stderr=True)
-    with Sender(confluent_arguments, arguments.topic) as sender, _progress(notes, settings.events) as progress:
+    with _progress(notes, settings.events) as progress:
         (task,) = progress.task_ids
 
         def show(at: SendProgress) -> None:
-            progress.update(task, completed=at.sent, failed=at.failed)
+            progress.update(task, completed=at.sent)
 
-        report = send_all(sender, Workload(workload), pace, on_progress=show)
+        report = send_all(kafka, arguments.topic, Workload(workload), pace, on_progress=show)
     mistakes = load_mistakes(report, arguments.lateness_ms_max)
     is_late_only = report.failed == 0
     _print(report, mistakes, arguments.topic, as_json=arguments.json)
@@ -140,12 +140,12 @@ def _progress(console: Console, events: int) -> Progress:
     progress = Progress(
         TextColumn("sent"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f}, {task.fields[failed]} failed"),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         TimeElapsedColumn(),
         console=console,
         transient=True,
     )
-    progress.add_task("load", total=events, failed=0)
+    progress.add_task("load", total=events)
     return progress
 
 

@@ -1,42 +1,38 @@
 """Sends a workload on its schedule, and says how well it kept it.
 
-The sender is an open loop: it looks at the clock, hands over whatever is due, and never waits for an answer before
-the next event. The client's queue is bounded; where it is full, events wait here, their intended time stays what it
-was, and the lateness shows in the report.
+The schedule is open: it never follows the system under load. The sender looks at the clock, makes whatever is due into
+one request, and looks again when that is stored. So no more than one request is under way; events that become due
+meanwhile wait in the schedule, their intended time stays what it was, and the wait shows as lateness in the report.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-import confluent_kafka
-
+from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.latency import LatencyHistogram, Percentiles
+from millstream.loadgen.outlet import NotStoredError, Outlet
 from millstream.loadgen.schedule import Pace
 from millstream.loadgen.workload import Workload
-from millstream.processor.errors import UnavailableError
+from millstream.processor.event_loop import new_event_loop
 
-BATCH_EVENTS_MAX = 4096
-BATCH_BYTES_MAX = 8 << 20
-QUEUE_EVENTS_MAX = 500_000
-# A sleep shorter than this costs more CPU than the punctuality is worth; the events wait at most as long.
-_NAP_S = 0.001
+REQUEST_EVENTS_MAX = 32_768
+REQUEST_BYTES_MAX = 8 << 20
+# Requests cost the broker more than the events in them: with one every 2 ms, an event waits one on average, and the
+# broker can still take what a loaded core sends.
+_REQUEST_INTERVAL_S = 0.002
 _NAP_LONGEST_S = 0.05
-_FLUSH_S = 60.0
-_METADATA_S = 15.0
-_PRODUCER_ID_S = 0.3
 _PROGRESS_INTERVAL_S = 0.2
 _US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReport:
-    """What was sent. `lateness` is from each event's intended time to the moment it was handed to the client;
-    None without an open schedule."""
+    """What was sent. `lateness` is from each event's intended time to the moment its request left; None without an
+    open schedule. `failed` counts what is not known to be stored, and what was not sent after that."""
 
     events: int
     delivered: int
@@ -48,8 +44,8 @@ class SendReport:
 
     @property
     def events_per_s(self) -> float:
-        """The rate from the schedule's start until the last event was handed over."""
-        return self.events / self.seconds if self.seconds > 0 else 0.0
+        """The rate from the schedule's start until the last event was stored, or the first failed."""
+        return self.delivered / self.seconds if self.seconds > 0 else 0.0
 
     def as_json(self) -> dict[str, object]:
         """One flat object."""
@@ -73,150 +69,94 @@ class SendProgress:
     """How far a sender is."""
 
     sent: int
-    failed: int
 
 
-class Sender:
-    """One idempotent producer for one topic; records with the same key keep their order.
+async def _send(
+    kafka: KafkaSettings, topic: str, workload: Workload, pace: Pace, on_progress: Callable[[SendProgress], None]
+) -> SendReport:
+    outlet = Outlet(kafka, topic)
+    try:
+        workload.prepare()
+        await outlet.connect()
+        return await _Sending(outlet, workload, pace, on_progress).all()
+    finally:
+        outlet.close()
 
-    A context manager: leaving it closes the client, and waits for nothing that `flush` did not wait for.
-    """
 
-    def __init__(self, confluent_arguments: Mapping[str, object], topic: str) -> None:
-        self._topic = topic
-        self._failed = 0
-        self._first_error: str | None = None
-        self._producer = confluent_kafka.Producer(
-            {
-                **confluent_arguments,
-                # Its warnings are about what it mends by itself, such as a coordinator that is still loading.
-                "log_level": 3,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "batch.size": 1 << 20,
-                "batch.num.messages": 100_000,
-                "compression.type": "none",
-                "partitioner": "murmur2_random",
-                "queue.buffering.max.messages": QUEUE_EVENTS_MAX,
-                "queue.buffering.max.kbytes": 1 << 19,
-                "message.timeout.ms": int(_FLUSH_S * 1000),
-                # A callback for each of hundreds of thousands of events a second would cost more than sending them.
-                "delivery.report.only.error": True,
-                "on_delivery": self._note_failure,
-            }
-        )
+class _Sending:
+    """One pass through a pace."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, outlet: Outlet, workload: Workload, pace: Pace, on_progress: Callable[[SendProgress], None]
     ) -> None:
-        self._producer.purge()
-        self._producer.close()
+        self._outlet, self._workload, self._pace = outlet, workload, pace
+        self._on_progress = on_progress
+        self._request_events = max(1, min(REQUEST_EVENTS_MAX, REQUEST_BYTES_MAX // workload.event_bytes_max))
+        self._lateness = LatencyHistogram()
+        self._started_us, self._started = time.time_ns() // 1000, time.perf_counter()
+        self._told = self._started
+        self._stored = 0
 
-    @property
-    def failed(self) -> int:
-        """How many records the broker did not take."""
-        return self._failed
+    async def all(self) -> SendReport:
+        """Send until the pace ends or something fails."""
+        pace = self._pace
+        while (next_us := pace.next_us) is not None:
+            began = time.perf_counter()
+            due = min(pace.due(self._elapsed_us()), self._request_events)
+            if due:
+                try:
+                    await self._send(due)
+                except NotStoredError as error:
+                    return self._report(error.events + pace.left, str(error))
+                self._stored += due
+            self._tell()
+            # A full request is followed at once: there is more, or will be by the time that it is made.
+            if due < self._request_events:
+                next_s = self._started + next_us / _US_PER_S if not due else began + _REQUEST_INTERVAL_S
+                await asyncio.sleep(min(max(0.0, next_s - time.perf_counter()), _NAP_LONGEST_S))
+        return self._report(0, None)
 
-    @property
-    def first_error(self) -> str | None:
-        """Why the first failed record failed."""
-        return self._first_error
+    async def _send(self, due: int) -> None:
+        intended_us = self._pace.take(due, self._elapsed_us())
+        events = self._workload.next_events(self._started_us + intended_us)
+        if self._pace.is_open:
+            self._lateness.record(self._elapsed_us() - intended_us)
+        await self._outlet.send(events)
 
-    def connect(self) -> None:
-        """Afterwards the client knows the topic's leaders, so that the first events do not pay for finding them.
+    def _elapsed_us(self) -> int:
+        return int((time.perf_counter() - self._started) * _US_PER_S)
 
-        Raises UnavailableError where no broker answers.
-        """
-        try:
-            self._producer.list_topics(self._topic, timeout=_METADATA_S)
-        except confluent_kafka.KafkaException as error:
-            raise UnavailableError(f"the brokers do not answer: {error.args[0].str()}") from error
-        # The producer id comes by itself, but there is no way to ask whether it has come.
-        self._producer.poll(_PRODUCER_ID_S)
+    def _tell(self) -> None:
+        now = time.perf_counter()
+        if now - self._told >= _PROGRESS_INTERVAL_S:
+            self._told = now
+            self._on_progress(SendProgress(self._stored))
 
-    def room(self) -> int:
-        """How many records can be handed over now without one of them being turned away."""
-        self._producer.poll(0)
-        return QUEUE_EVENTS_MAX - len(self._producer)
-
-    def send(self, keys: list[bytes], values: list[bytes]) -> None:
-        """Hand over records, at most `room()` of them.
-
-        Raises UnavailableError where the client turned one away: to send it again later would put it behind its
-        successors, so the order is given up rather than broken.
-        """
-        messages = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
-        taken = self._producer.produce_batch(self._topic, messages)
-        if taken != len(messages):
-            raise UnavailableError(f"the client took {taken} of {len(messages)} records for topic {self._topic}")
-
-    def flush(self) -> int:
-        """Wait until everything is delivered or failed, at most a minute; answers how many are still neither."""
-        return int(self._producer.flush(_FLUSH_S))
-
-    def _note_failure(self, error: confluent_kafka.KafkaError | None, _message: object) -> None:
-        if error is None:
-            return
-        self._failed += 1
-        if self._first_error is None:
-            self._first_error = str(error)
+    def _report(self, failed: int, reason: str | None) -> SendReport:
+        events = self._stored + failed
+        return SendReport(
+            events=events,
+            delivered=self._stored,
+            failed=failed,
+            first_error=reason,
+            seconds=time.perf_counter() - self._started,
+            started_us=self._started_us,
+            lateness=self._lateness.percentiles(),
+        )
 
 
 def send_all(
-    sender: Sender,
+    kafka: KafkaSettings,
+    topic: str,
     workload: Workload,
     pace: Pace,
     *,
     on_progress: Callable[[SendProgress], None] = lambda _progress: None,
 ) -> SendReport:
-    """Send all events of the pace, whose time zero is now, and wait until they are delivered or failed.
+    """Send all events of the pace, whose time zero is now, and wait until they are stored or one of them is not.
 
-    Raises UnavailableError where the client's queue stayed full for a minute: the broker takes nothing any more.
+    What a broker that is away does not take within a minute ends the sending: events behind it would break the order.
+    Raises UnavailableError or RefusedError where the topic cannot be sent to at all.
     """
-    workload.prepare()
-    sender.connect()
-    lateness = LatencyHistogram()
-    batch_events = max(1, min(BATCH_EVENTS_MAX, BATCH_BYTES_MAX // workload.event_bytes_max))
-    started_us, started = time.time_ns() // 1000, time.perf_counter()
-    sent, had_room, told = 0, started, started
-    while (next_us := pace.next_us) is not None:
-        now = time.perf_counter()
-        elapsed_us = int((now - started) * _US_PER_S)
-        if now - told >= _PROGRESS_INTERVAL_S:
-            told = now
-            on_progress(SendProgress(sent, sender.failed))
-        room = sender.room()
-        batch = min(pace.due(elapsed_us), batch_events, room)
-        if room > 0:
-            had_room = now
-        elif now - had_room > _FLUSH_S:
-            raise UnavailableError(f"the broker took nothing for {_FLUSH_S:.0f} s; {sent} events were handed over")
-        if batch <= 0:
-            time.sleep(min(max(_NAP_S, (next_us - elapsed_us) / _US_PER_S), _NAP_LONGEST_S))
-            continue
-        intended_us = pace.take(batch, elapsed_us)
-        events = workload.next_events(started_us + intended_us)
-        sender.send(events.keys, events.values)
-        if pace.is_open:
-            lateness.record(int((time.perf_counter() - started) * _US_PER_S) - intended_us)
-        sent += batch
-    return _report(sender, sent, time.perf_counter() - started, started_us, lateness)
-
-
-def _report(sender: Sender, sent: int, seconds: float, started_us: int, lateness: LatencyHistogram) -> SendReport:
-    unanswered = sender.flush()
-    failed = sender.failed + unanswered
-    error = sender.first_error or ("no answer from the broker within the bound" if unanswered else None)
-    return SendReport(
-        events=sent,
-        delivered=sent - failed,
-        failed=failed,
-        first_error=error,
-        seconds=seconds,
-        started_us=started_us,
-        lateness=lateness.percentiles(),
-    )
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_send(kafka, topic, workload, pace, on_progress))

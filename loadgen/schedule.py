@@ -69,6 +69,10 @@ class Pace(Protocol):
     def next_us(self) -> int | None:
         """The intended time of the next event; None after the last one."""
 
+    @property
+    def left(self) -> int:
+        """How many events were not taken yet."""
+
     def due(self, elapsed_us: int) -> int:
         """How many events should have left by now and were not taken yet."""
 
@@ -83,6 +87,11 @@ class FullSpeed:
 
     def __init__(self, events: int) -> None:
         self._left = events
+
+    @property
+    def left(self) -> int:
+        """How many events were not taken yet."""
+        return self._left
 
     @property
     def next_us(self) -> int | None:
@@ -109,6 +118,11 @@ class Schedule:
         self._arrivals = arrivals
         self._left = events
         self._pending: Int64s = np.empty(0, np.int64)
+
+    @property
+    def left(self) -> int:
+        """How many events were not taken yet."""
+        return self._left
 
     @property
     def next_us(self) -> int | None:

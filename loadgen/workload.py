@@ -6,19 +6,19 @@ An event is one JSON object, about 90 bytes:
 
 `id` counts all events, `seq` counts the events of one key, so that a judge can see a lost event and a broken
 order; `sent_us` is when the event was *intended* to leave, so that a system that is late cannot hide it.
-Everything but `sent_us` follows from the settings. Events are written by one kernel into one buffer, because
-a Python object per field would cap a core far below what the generator has to send.
+Everything but `sent_us` follows from the settings. Events are written by one kernel into one buffer and stay columns,
+because a Python object per event would cap a core far below what the generator has to send.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from millstream.processor.columns import Bytes, Int64s
+from millstream.processor.columns import Bytes, Int32s, Int64s, Slices
 from millstream.processor.errors import SettingsError
 from millstream.processor.kernels import kernel
 
@@ -26,12 +26,22 @@ UInt64s = npt.NDArray[np.uint64]
 
 KEYS_MAX = 10_000_000
 PAYLOAD_BYTES_MAX = 900_000
+ZIPF_S_MAX = 10.0
 COUNTRIES = ["DE", "FR", "NL", "BE", "AT", "CH", "PL", "CZ", "DK", "SE", "NO", "FI", "ES", "PT", "IT", "GB"]
 
 _PAD_FRAME = len(',"pad":""')
 # The five numbers with the most digits that they can have, plus the text around them, is far below this.
 _EVENT_BYTES_MAX = 192
-_NEWLINE = b"\n"
+# What else is drawn for an event takes its chance from other seeds, so that it does not hang together with the rest.
+_KEY_SEED, _SIZE_SEED = 0x51ED270B, 0x2545F491
+_UNIT = 2.0**-53
+
+
+class KeyDistribution(Enum):
+    """Which keys the events have."""
+
+    UNIFORM = "uniform"
+    ZIPF = "zipf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +49,17 @@ class WorkloadSettings:
     """What decides the events. Raises SettingsError with every mistake at once.
 
     Events shorter than `payload_bytes` get a `pad` field that brings them to exactly that size, unless they are
-    so close to it that the field's own frame does not fit. Keys are `<key_prefix>-0000` and so on.
+    so close to it that the field's own frame does not fit. With `payload_bytes_max` each event's size is drawn, evenly,
+    from `payload_bytes` to it. Keys are `<key_prefix>-0000` and so on; under ZIPF the key number n has a share
+    proportional to 1/(n+1)^`zipf_s`.
     """
 
     seed: int = 7
     keys: int = 1000
+    key_distribution: KeyDistribution = KeyDistribution.UNIFORM
+    zipf_s: float = 1.1
     payload_bytes: int = 90
+    payload_bytes_max: int | None = None
     first_id: int = 0
     key_prefix: str = "k"
 
@@ -56,6 +71,13 @@ class WorkloadSettings:
             mistakes.append(f"keys is {self.keys}; give 1 to {KEYS_MAX}")
         if not 0 <= self.payload_bytes <= PAYLOAD_BYTES_MAX:
             mistakes.append(f"payload_bytes is {self.payload_bytes}; give 0 to {PAYLOAD_BYTES_MAX}")
+        if self.payload_bytes_max is not None and not self.payload_bytes <= self.payload_bytes_max <= PAYLOAD_BYTES_MAX:
+            mistakes.append(
+                f"payload_bytes_max is {self.payload_bytes_max}; give payload_bytes ({self.payload_bytes}) "
+                f"to {PAYLOAD_BYTES_MAX}"
+            )
+        if not 0 < self.zipf_s <= ZIPF_S_MAX:
+            mistakes.append(f"zipf_s is {self.zipf_s}; give more than 0, at most {ZIPF_S_MAX:g}")
         if self.first_id < 0:
             mistakes.append(f"first_id is {self.first_id}; give 0 or more")
         if not (self.key_prefix.isascii() and self.key_prefix.isalnum() and len(self.key_prefix) <= 32):
@@ -66,24 +88,42 @@ class WorkloadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """n events, ready to be sent: Kafka keys and JSON values, in the order of their ids."""
+    """n events, ready to be sent: Kafka keys, JSON values and intended times, in the order of their ids."""
 
-    keys: list[bytes]
-    values: list[bytes]
+    key: Slices
+    value: Slices
+    sent_us: Int64s
+
+    def __len__(self) -> int:
+        return len(self.sent_us)
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        """The keys one by one."""
+        return self.key.to_list()
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """The values one by one."""
+        return self.value.to_list()
 
 
 class Workload:
-    """Makes events one batch after the other; the borders of batches change nothing but `sent_us`."""
+    """Makes the events, in order of their ids. Any range of ids makes the same events, apart from `seq`."""
 
     def __init__(self, settings: WorkloadSettings) -> None:
         digits = max(4, len(str(settings.keys - 1)))
-        names = [f"{settings.key_prefix}-{number:0{digits}d}".encode() for number in range(settings.keys)]
+        names = "".join(f"{settings.key_prefix}-{number:0{digits}d}" for number in range(settings.keys))
         self._settings = settings
         self._next_id = settings.first_id
-        self._key_names: npt.NDArray[Any] = np.array(names, dtype=object)
-        self._key_text = np.frombuffer(b"".join(names), np.uint8)
-        self._countries = np.frombuffer("".join(COUNTRIES).encode(), np.uint8)
+        self._key_text: Bytes = np.frombuffer(names.encode(), np.uint8)
+        self._key_bytes = len(names) // settings.keys
+        self._countries: Bytes = np.frombuffer("".join(COUNTRIES).encode(), np.uint8)
         self._sent_per_key = np.zeros(settings.keys, np.int64)
+        self._shares: npt.NDArray[np.float64] | None = None
+        if settings.key_distribution is KeyDistribution.ZIPF:
+            shares = np.cumsum(np.arange(1, settings.keys + 1, dtype=np.float64) ** -settings.zipf_s)
+            self._shares = shares / shares[-1]
 
     @property
     def next_id(self) -> int:
@@ -93,7 +133,8 @@ class Workload:
     @property
     def event_bytes_max(self) -> int:
         """No event is larger than this."""
-        return _EVENT_BYTES_MAX + self._settings.payload_bytes
+        settings = self._settings
+        return _EVENT_BYTES_MAX + (settings.payload_bytes_max or settings.payload_bytes)
 
     def prepare(self) -> None:
         """Afterwards the first events cost no more than the next: the kernel is compiled and loaded."""
@@ -102,33 +143,49 @@ class Workload:
     def next_events(self, sent_us: Int64s) -> Events:
         """One event for each intended send time (microseconds since the epoch, not negative)."""
         count = len(sent_us)
-        if not count:
-            return Events([], [])
         settings = self._settings
         ids = np.arange(self._next_id, self._next_id + count, dtype=np.int64)
         chance = scrambled(ids, settings.seed)
-        keys = (chance % np.uint64(settings.keys)).astype(np.int64)
+        keys = self._keys(ids, chance)
         # The key took the low bits; amount and country take their own from the high ones.
         cents = ((chance >> np.uint64(32)) % np.uint64(100_000)).astype(np.int64)
         countries = ((chance >> np.uint64(52)) % np.uint64(len(COUNTRIES))).astype(np.int64)
-        buffer = np.empty(count * self.event_bytes_max, np.uint8)
+        sent_us = np.ascontiguousarray(sent_us, np.int64)
+        payload_bytes = self._payload_bytes(ids)
+        buffer = np.empty(int(payload_bytes.sum()) + count * _EVENT_BYTES_MAX, np.uint8)
+        size = np.empty(count, np.int32)
         used = _write_events(
             ids,
             keys,
-            np.ascontiguousarray(sent_us, np.int64),
+            sent_us,
             cents,
             countries,
             self._sent_per_key,
             self._key_text,
             self._countries,
-            settings.payload_bytes,
+            payload_bytes,
             buffer,
+            size,
         )
         self._next_id += count
-        # Splitting one buffer makes the values several times faster than slicing each; JSON holds no raw newline,
-        # and the last event's newline is cut off so that no empty value follows it.
-        values = buffer[: used - 1].tobytes().split(_NEWLINE)
-        return Events(self._key_names[keys].tolist(), values)
+        key = Slices(
+            self._key_text, (keys * self._key_bytes).astype(np.int32), np.full(count, self._key_bytes, np.int32)
+        )
+        return Events(key, Slices.back_to_back(buffer[:used], size), sent_us)
+
+    def _keys(self, ids: Int64s, chance: UInt64s) -> Int64s:
+        settings = self._settings
+        if self._shares is None:
+            return (chance % np.uint64(settings.keys)).astype(np.int64)
+        drawn = (scrambled(ids, settings.seed + _KEY_SEED) >> np.uint64(11)).astype(np.float64) * _UNIT
+        return np.searchsorted(self._shares, drawn, side="right").astype(np.int64)
+
+    def _payload_bytes(self, ids: Int64s) -> Int64s:
+        settings = self._settings
+        if settings.payload_bytes_max is None:
+            return np.full(len(ids), settings.payload_bytes, np.int64)
+        sizes = np.uint64(settings.payload_bytes_max - settings.payload_bytes + 1)
+        return (scrambled(ids, settings.seed + _SIZE_SEED) % sizes).astype(np.int64) + settings.payload_bytes
 
 
 def scrambled(numbers: Int64s, seed: int) -> UInt64s:
@@ -173,10 +230,11 @@ def _write_events(
     sent_per_key: Int64s,
     key_text: Bytes,
     country_text: Bytes,
-    payload_bytes: int,
+    payload_bytes: Int64s,
     target: Bytes,
+    size: Int32s,
 ) -> int:
-    """Writes the events, each with a newline after it; answers the bytes used."""
+    """Writes the events one after the other, and each one's size; answers the bytes used."""
     key_size = len(key_text) // len(sent_per_key)
     p = 0
     for row in range(len(ids)):
@@ -202,11 +260,13 @@ def _write_events(
         target[p] = country_text[2 * countries[row]]
         target[p + 1] = country_text[2 * countries[row] + 1]
         p = _write_text(target, p + 2, b'"')
-        missing = payload_bytes - (p - begin) - 1
+        missing = payload_bytes[row] - (p - begin) - 1
         if missing >= _PAD_FRAME:
             p = _write_text(target, p, b',"pad":"')
             for i in range(missing - _PAD_FRAME):
                 target[p + i] = 120
             p = _write_text(target, p + missing - _PAD_FRAME, b'"')
-        p = _write_text(target, p, b"}\n")
+        target[p] = 125
+        p += 1
+        size[row] = p - begin
     return p

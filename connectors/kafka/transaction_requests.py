@@ -36,10 +36,10 @@ class InitProducerIdRequest:
     """InitProducerId v5, always without an expected identity.
 
     With an expected identity and an open transaction the broker compares the id alone, so that a stale caller could
-    abort a newer owner's work.
+    abort a newer owner's work. A transactional id of None asks for an id of a producer without transactions.
     """
 
-    transactional_id: str
+    transactional_id: str | None
     transaction_timeout_ms: int
 
     API_KEY: ClassVar[int] = 22

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from millstream.loadgen.produce import Sender, send_all
+from millstream.connectors.kafka.settings import KafkaSettings
+from millstream.loadgen.produce import send_all
 from millstream.loadgen.schedule import FullSpeed
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import VerifySettings, judge
@@ -97,9 +99,11 @@ class Outside:
     def load(self, topic: str, events: int, *, first_id: int = 0, keys: int = 50) -> None:
         """Write seeded events that the judge can account for; each call has keys of its own."""
         workload = Workload(WorkloadSettings(keys=keys, first_id=first_id, key_prefix=f"k{first_id}"))
-        with Sender(self.kafka, topic) as sender:
-            report = send_all(sender, workload, FullSpeed(events))
-            assert report.failed == 0, sender.first_error
+        kafka = KafkaSettings(brokers=(self.bootstrap,))
+        # In a thread, since the caller's may have an event loop at work.
+        with ThreadPoolExecutor(1) as thread:
+            report = thread.submit(send_all, kafka, topic, workload, FullSpeed(events)).result()
+        assert report.failed == 0, report.first_error
 
     def read(self, topic: str) -> list[Message]:
         """Every committed record, partition by partition."""

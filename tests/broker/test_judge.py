@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import confluent_kafka
@@ -15,8 +16,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.connectors.kafka.pytest_broker import Broker
+from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.baseline import BaselineSettings, BaselineWork, run_baseline
-from millstream.loadgen.produce import Sender, send_all
+from millstream.loadgen.produce import send_all
 from millstream.loadgen.schedule import Arrivals, FullSpeed, Pace, Schedule, arrivals_at
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
@@ -54,9 +56,12 @@ def loaded(kafka: Kafka, topics: Topics) -> KeyedValues:
     return _read_all(kafka, topics[0])
 
 
+def _settings(kafka: Kafka) -> KafkaSettings:
+    return KafkaSettings(brokers=(str(kafka["bootstrap.servers"]),))
+
+
 def _load(kafka: Kafka, topic: str, pace: Pace, first_id: int = 0) -> None:
-    with Sender(kafka, topic) as sender:
-        report = send_all(sender, Workload(WorkloadSettings(keys=50, first_id=first_id)), pace)
+    report = send_all(_settings(kafka), topic, Workload(WorkloadSettings(keys=50, first_id=first_id)), pace)
     assert report.failed == 0
 
 
@@ -222,7 +227,10 @@ def test_a_judge_that_follows_measures_latency_from_the_intended_send_time(kafka
     deadline = time.monotonic() + 60
     pace = Schedule(arrivals_at(Arrivals.POISSON, 5_000, seed=1), EVENTS)
     with ThreadPoolExecutor() as pool:
-        verdict = pool.submit(_judge, kafka, topics, follow_events=EVENTS, patience_s=30)
+        began = Event()
+        settings = VerifySettings(inputs=topics[:1], outputs=topics[1:], follow_events=EVENTS, settle_s=0.2)
+        verdict = pool.submit(judge, kafka, settings, on_progress=lambda _progress: began.set())
+        assert began.wait(30)
         processed = pool.submit(
             run_baseline, kafka, baseline, should_stop=lambda done: done >= EVENTS or time.monotonic() > deadline
         )
@@ -256,7 +264,6 @@ def test_records_that_the_broker_refuses_are_counted_and_the_reason_is_told(
     tiny = NewTopic(topic, num_partitions=1, config={"max.message.bytes": "200"})
     admin = AdminClient(kafka)
     admin.create_topics([tiny])[topic].result(20)
-    with Sender(kafka, topic) as sender:
-        report = send_all(sender, Workload(WorkloadSettings(payload_bytes=500)), FullSpeed(10))
+    report = send_all(_settings(kafka), topic, Workload(WorkloadSettings(payload_bytes=500)), FullSpeed(10))
     assert (report.events, report.delivered, report.failed) == (10, 0, 10)
     assert report.first_error
