@@ -52,6 +52,7 @@ class Host:
         self._options = options
         self._counts = Counts()
         self._tally = Tally()
+        self._waits_for: str | None = None
         self._prepared: Preparation | None = None
         self._wanted: frozenset[int] = frozenset()
         self._keepers: dict[int, ShardKeeper] = {}
@@ -64,8 +65,11 @@ class Host:
     async def prepare(self) -> Prepared:
         """Connect, make sure of topics and ledger, fix the number of shards."""
         try:
+            self._waits_for = "a broker that answers"
             await self._log.connect()
+            self._waits_for = "its topics and ledger"
             self._prepared = await prepare(self._log, self._pipeline, self._options.workers)
+            self._waits_for = None
         except BaseException:
             self._log.close()
             raise
@@ -190,7 +194,8 @@ class Host:
     def measures(self) -> Measures:
         """What was measured since the host was made, and how its shards are now."""
         topics = [topic.topic for topic in self._pipeline.inputs]
-        return Measures(self._tally, topics, [keeper.report() for _, keeper in sorted(self._keepers.items())])
+        reports = [keeper.report() for _, keeper in sorted(self._keepers.items())]
+        return Measures(self._tally, topics, reports, self._waits_for)
 
     @property
     def lag(self) -> int:

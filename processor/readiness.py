@@ -66,11 +66,9 @@ def readiness(
     if phase in ("draining", "ended"):
         return Readiness("draining", "the node was told to end, or ends by itself; it takes nothing more")
     if phase == "starting":
-        standings = ", ".join(f"worker {view.worker} {view.standing.value}" for view in workers)
-        return Readiness("starting", f"no shards are given out yet: {standings}")
+        return Readiness("starting", f"no shards are given out yet: {_standings(workers, heard)}")
     if not any(view.standing is Standing.READY for view in workers):
-        standings = ", ".join(f"worker {view.worker} {view.standing.value}" for view in workers)
-        return Readiness("no-worker", f"no worker can run shards now: {standings}")
+        return Readiness("no-worker", f"no worker can run shards now: {_standings(workers, heard)}")
     shards = list(shard_views(workers, heard, now))
     if not shards:
         return Readiness("ready", "this node owns no shards at the moment, and can run some")
@@ -78,6 +76,15 @@ def readiness(
     if well:
         return Readiness("ready", f"{well} of the node's {len(shards)} shards get answers from the broker")
     return _why_not(shards, heard, now, silence_s_max)
+
+
+def _standings(workers: Sequence[WorkerView], heard: Mapping[int, Heard]) -> str:
+    waits = {worker: last.progress.measures.waits_for for worker, last in heard.items()}
+    return ", ".join(
+        f"worker {view.worker} {view.standing.value}"
+        + (f" (waits for {waits[view.worker]})" if waits.get(view.worker) else "")
+        for view in workers
+    )
 
 
 def _why_not(shards: Sequence[ShardView], heard: Mapping[int, Heard], now: float, silence_s_max: float) -> Readiness:

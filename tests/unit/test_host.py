@@ -102,6 +102,39 @@ async def test_it_says_what_it_prepared() -> None:
     assert (prepared.pipeline, prepared.shards) == ("p", 3)
 
 
+@pytest.mark.parametrize(
+    ("step", "waits_for"), [("connect", "a broker that answers"), ("topics", "its topics and ledger")]
+)
+@simulated
+async def test_while_it_prepares_it_says_what_it_waits_for(step: str, waits_for: str) -> None:
+    world = World()
+    reached = world.log.trouble.hold(step)
+    preparing = asyncio.create_task(world.host.prepare())
+    await reached.wait()
+    assert world.host.measures().waits_for == waits_for
+    world.log.trouble.let_go(step)
+    await preparing
+    assert world.host.measures().waits_for is None
+
+
+@simulated
+async def test_its_measures_outlive_the_shards_that_made_them() -> None:
+    world = World(partitions=2)
+    sent = world.send(5)
+    async with world.serving():
+        await until(lambda: world.host.counts().records_in == len(sent))
+        running = world.host.measures()
+        assert [(report.shard, report.state, report.lag) for report in running.shards] == [
+            (0, "running", [0]),
+            (1, "running", [0]),
+        ]
+        assert running.topics == ["in"]
+    ended = world.host.measures()
+    assert ended.shards == []
+    assert ended.tally.transactions["committed"] == sum(ended.tally.commit_s.counts) >= 2
+    assert ended.tally.batches >= 2
+
+
 @pytest.mark.parametrize("step", ["connect", "topics", "append-ledger"])
 @simulated
 async def test_a_preparation_that_fails_or_is_cancelled_closes_the_log(step: str) -> None:

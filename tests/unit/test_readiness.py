@@ -46,6 +46,12 @@ def test_a_node_that_has_given_out_no_shards_yet_is_starting() -> None:
     assert "worker 0 starting" in answer.detail
 
 
+def test_a_start_that_cannot_go_on_says_what_it_waits_for() -> None:
+    words = {0: Heard(Progress(Counts(), 0.0, Measures(waits_for="a broker that answers")), NOW)}
+    answer = node([worker(0, standing=Standing.STARTING)], words, "starting")
+    assert "worker 0 starting (waits for a broker that answers)" in answer.detail
+
+
 @pytest.mark.parametrize("words", [{}, {0: heard()}, {0: heard(ShardReport(0, "starting", 0.3))}])
 def test_a_node_whose_shards_have_never_run_is_starting(words: dict[int, Heard]) -> None:
     assert node([worker(0, 0)], words).reason == "starting"
