@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -174,3 +175,13 @@ def test_a_taken_http_address_is_refused_before_anything_starts(capsys: pytest.C
     message = capsys.readouterr().err
     assert address in message
     assert "cannot listen there" in message
+
+
+def test_the_example_of_the_operations_page_is_good_but_for_its_password_file(config: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    password = config.with_name("password")
+    password.write_text("hunter2\n")
+    config.write_text(example.replace("/run/secrets/kafka-password", str(password)))
+    found = settings(f"--config={config}")
+    assert (found.workers, found.http, found.kafka["sasl_password"]) == (4, "0.0.0.0:9100", "hunter2")
