@@ -28,6 +28,7 @@ class Percentiles:
     p90: float
     p99: float
     p999: float
+    p9999: float
     max: float
 
     def as_fields(self, prefix: str) -> dict[str, float]:
@@ -73,8 +74,9 @@ class LatencyHistogram:
         """The usual ones in milliseconds; None where nothing was recorded."""
         if not self.count:
             return None
-        p50, p90, p99, p999 = (self.percentile_us(percent) / _US_PER_MS for percent in (50, 90, 99, 99.9))
-        return Percentiles(p50, p90, p99, p999, max=self._max_us / _US_PER_MS)
+        wanted = (50, 90, 99, 99.9, 99.99)
+        p50, p90, p99, p999, p9999 = (self.percentile_us(percent) / _US_PER_MS for percent in wanted)
+        return Percentiles(p50, p90, p99, p999, p9999, max=self._max_us / _US_PER_MS)
 
 
 def _bucket_of(latency_us: Int64s) -> npt.NDArray[np.intp]:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from millstream.loadgen.accounting import Balance
 from millstream.loadgen.latency import Percentiles
+from millstream.loadgen.timeline import Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,16 +17,18 @@ class Verdict:
     """The judgement on one run of one pipeline.
 
     `latency` runs from each event's intended send time to its arrival at a reader of committed records, and is there
-    only for events that arrived while the judge watched. `output_pause_ms` is the longest time between two
-    arrivals of output, and `partition_pause_ms` the longest between two in one output partition; both None where the
-    judge did not watch. `offenders` names the first few of each kind. `remarks` says what else a reader must know.
-    `uncommitted_records` are records, or markers, behind the last stable offset: a transaction was left open.
+    only for events that arrived while the judge watched; `timeline` has it second by second. `output_pause_ms` is the
+    longest time between two arrivals of output, and `partition_pause_ms` the longest between two in one output
+    partition; both None where the judge did not watch. `offenders` names the first few of each kind. `remarks` says
+    what else a reader must know. `uncommitted_records` are records, or markers, behind the last stable offset: a
+    transaction was left open.
     """
 
     balance: Balance
     effects_each: int
     events_per_s: float | None
     latency: Percentiles | None
+    timeline: tuple[Moment, ...]
     output_pause_ms: float | None
     partition_pause_ms: float | None
     uncommitted_records: int
@@ -39,7 +42,7 @@ class Verdict:
         return self.balance.is_clean and not self.uncommitted_records and not self.offsets_behind
 
     def as_json(self) -> dict[str, object]:
-        """One flat object, apart from `offenders` and `remarks`."""
+        """One flat object, apart from `offenders`, `remarks` and `timeline`."""
         balance = self.balance
         fields: dict[str, object] = {
             "clean": self.is_clean,
@@ -66,6 +69,7 @@ class Verdict:
             fields["partition_pause_ms"] = round(self.partition_pause_ms, 1)
         fields["offenders"] = {kind: list(named) for kind, named in self.offenders.items()}
         fields["remarks"] = list(self.remarks)
+        fields["timeline"] = [moment.as_json() for moment in self.timeline]
         return fields
 
     def as_table(self, title: str) -> Table:
@@ -92,7 +96,7 @@ class Verdict:
             latency = self.latency
             table.add_row("latency p50 / p90", f"{latency.p50:,.1f} / {latency.p90:,.1f} ms")
             table.add_row("latency p99 / p99.9", f"{latency.p99:,.1f} / {latency.p999:,.1f} ms")
-            table.add_row("latency max", f"{latency.max:,.1f} ms")
+            table.add_row("latency p99.99 / max", f"{latency.p9999:,.1f} / {latency.max:,.1f} ms")
         if self.output_pause_ms is not None and self.partition_pause_ms is not None:
             table.add_row("longest pause of all output", f"{self.output_pause_ms:,.0f} ms")
             table.add_row("longest pause of a partition", f"{self.partition_pause_ms:,.0f} ms")

@@ -23,6 +23,7 @@ from millstream.loadgen.accounting import OFFENDERS_NAMED_MAX, Balance, Books, F
 from millstream.loadgen.latency import LatencyHistogram
 from millstream.loadgen.pauses import Pauses
 from millstream.loadgen.reading import KeyNumbers, Reading, TopicReader
+from millstream.loadgen.timeline import Timeline
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
 from millstream.processor.columns import TopicPartition
@@ -111,6 +112,7 @@ def judge(
         effects_each=settings.effects_each,
         events_per_s=court.events_per_s(),
         latency=court.latency.percentiles(),
+        timeline=court.timeline.moments(),
         output_pause_ms=court.pause_ms(court.pauses.overall_us),
         partition_pause_ms=court.pause_ms(court.pauses.partition_us),
         uncommitted_records=uncommitted,
@@ -143,6 +145,7 @@ class _Court:
         self.outputs_before = sum(ends.values())
         self.books = Books(settings.effects_each)
         self.latency = LatencyHistogram()
+        self.timeline = Timeline()
         self.pauses = Pauses()
         self.input_ends: dict[int, int] = {}
 
@@ -216,7 +219,9 @@ class _Court:
         if not live.any():
             return
         sent_us = events.sent_us[live]
-        self.latency.record(reading.arrived_us - sent_us)
+        latency_us = reading.arrived_us - sent_us
+        self.latency.record(latency_us)
+        self.timeline.record(reading.arrived_us, latency_us)
         self.pauses.note(events.partition[live], reading.arrived_us)
         self._measured += len(sent_us)
         earliest = int(sent_us.min())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 import orjson
 from rich.console import Console
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
+from millstream.loadgen.picture import check_picture, write_picture
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import JudgeProgress, VerifySettings, judge
+from millstream.processor.errors import SettingsError, UnavailableError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patience-s", type=float, default=30.0, metavar="S", help="give up when nothing comes for so long (30)"
     )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE.svg", help="with --follow: latency and throughput over time, as SVG"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -44,6 +50,11 @@ def execute(arguments: argparse.Namespace) -> int:
         follow_events=arguments.follow,
         patience_s=arguments.patience_s,
     )
+    picture: Path | None = arguments.picture
+    if picture is not None:
+        check_picture(picture)
+        if settings.follow_events is None:
+            raise SettingsError("the picture", ["--picture needs --follow: nothing else has latencies over time"])
     confluent_arguments = kafka_settings_from(arguments, os.environ).confluent_arguments()
     with Console(stderr=True).status("reading") as status:
 
@@ -52,8 +63,21 @@ def execute(arguments: argparse.Namespace) -> int:
             status.update(f"{at.phase}: {at.outputs:,}{of_wanted} outputs seen")
 
         verdict = judge(confluent_arguments, settings, on_progress=show)
-    print_verdict(verdict, f"{', '.join(settings.inputs)} → {', '.join(settings.outputs)}", as_json=arguments.json)
+    title = f"{', '.join(settings.inputs)} → {', '.join(settings.outputs)}"
+    print_verdict(verdict, title, as_json=arguments.json)
+    if picture is not None and not _draw(picture, title, verdict):
+        return 1
     return 0 if verdict.is_clean else 1
+
+
+def _draw(picture: Path, title: str, verdict: Verdict) -> bool:
+    """Whether the picture could be written. The verdict is out by then and must not be lost with it."""
+    try:
+        write_picture(picture, title, verdict.timeline, verdict.sentences())
+    except UnavailableError as error:
+        Console(stderr=True).print(str(error), style="bold red", markup=False)
+        return False
+    return True
 
 
 def print_verdict(verdict: Verdict, title: str, *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ def _report(*, failed: int = 0, p99: float | None = 1.0) -> SendReport:
         first_error="the broker was away" if failed else None,
         seconds=2.0,
         started_us=0,
-        lateness=None if p99 is None else Percentiles(0.1, 0.5, p99, p99, p99 * 2),
+        lateness=None if p99 is None else Percentiles(0.1, 0.5, p99, p99, p99, p99 * 2),
     )
 
 
