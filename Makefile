@@ -7,13 +7,32 @@ STAMP := $(VENV)/.installed
 NAMESPACE := build/namespace/millstream
 PACKAGES := processor connectors gpu_offload loadgen
 
-.PHONY: demo test check bench setup format clean
+# The Python of the image that wheels are fetched for, and the C libraries that wheels may have been made for.
+WHEELS_PYTHON ?= 3.11
+WHEELS_MACHINE ?= $(shell uname -m)
+WHEELS_FOR := $(foreach glibc,5 12 17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_$(WHEELS_MACHINE))
+BASE_ARCHIVE := build/container/base.tar
+
+.PHONY: demo test test-container wheels check bench setup format clean
 
 demo: setup
 	$(BIN)/millstream demo
 
 test: setup
 	$(BIN)/pytest
+
+# Apart from `test`: it installs Debian packages where they are missing, and so needs root.
+test-container: setup wheels
+	tests/container/prepare $(BASE_ARCHIVE)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[container]'
+	$(BIN)/pytest tests/container
+
+# All that an image is made of, so that it can be built without a network and twice alike.
+wheels: setup
+	rm -f deploy/wheels/*.whl
+	$(BIN)/pip download --quiet --disable-pip-version-check --dest deploy/wheels --only-binary=:all: \
+	    --python-version $(WHEELS_PYTHON) --implementation cp $(WHEELS_FOR) --platform manylinux2014_$(WHEELS_MACHINE) \
+	    $$($(BIN)/python -c 'import tomllib; all = tomllib.load(open("pyproject.toml", "rb")); print(*(line.split(";")[0] for line in all["build-system"]["requires"] + all["project"]["dependencies"]))')
 
 check: setup $(NAMESPACE)
 	$(BIN)/ruff format --check .
