@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from memory_broker import MemoryBroker
 from memory_log import MemoryLog
 
@@ -143,3 +144,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def numbered(count: int, prefix: str = "r") -> list[bytes]:
     return [f"{prefix}{i:04d}".encode() for i in range(count)]
+
+
+async def raises(kind: type[Exception], awaited: Awaitable[object]) -> None:
+    """As a task of its own: that it ends with this error."""
+    with pytest.raises(kind):
+        await awaited

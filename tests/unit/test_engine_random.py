@@ -13,7 +13,8 @@ from collections import defaultdict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_broker import MemoryBroker, Message
-from memory_log import COMMIT_STEPS, MemoryLog
+from memory_log import MemoryLog
+from trouble import COMMIT_STEPS
 from virtual_time import simulated
 
 from millstream.processor import Pipeline

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import pytest
-from engine_bench import PACING, POISON, STOP, Copy, numbered, place, until
-from memory_broker import CommittedOffset, MemoryBroker
-from memory_log import COMMIT_STEPS, MemoryLog
+from engine_bench import POISON, place, until
+from keeper_world import World
+from memory_broker import CommittedOffset
+from trouble import COMMIT_STEPS
 from virtual_time import simulated
 
-from millstream.processor import Pipeline
-from millstream.processor.columns import OutputRecords
-from millstream.processor.counts import Counts
 from millstream.processor.errors import (
     FencedError,
     OffsetLostError,
@@ -25,77 +20,7 @@ from millstream.processor.errors import (
     UnavailableError,
     WorldError,
 )
-from millstream.processor.keeper import KeeperSettings, ShardKeeper
-from millstream.processor.preparation import prepare
-from millstream.processor.shard import LOOK_S, ShardSettings
-
-BEFORE_A_RUN = ("fence", "read-ledger", "committed", "starting", "offsets", "end", "append-ledger", "limits")
-
-
-class World:
-    """A pipeline that copies `in` to `out`, and the keeper of its shard 0."""
-
-    def __init__(self, partitions: int = 1, shards: int = 1, *, until_caught_up: bool = False) -> None:
-        self.broker = MemoryBroker()
-        self.broker.create("in", partitions)
-        self.broker.create("out", partitions)
-        self.log = MemoryLog(self.broker, "p")
-        self.program = Copy()
-        self.shards = shards
-        self.until_caught_up = until_caught_up
-        self.counts = Counts()
-        self.restarts: list[str] = []
-        self.outputs: list[OutputRecords] = []
-        self.keeper: ShardKeeper | None = None
-
-    async def keep(self, shard: int = 0, **policy: Any) -> None:
-        """Prepare, and keep the shard until its end."""
-        pipeline = Pipeline("p", shards=self.shards)
-        pipeline.read("in").write("out")
-        built = replace(pipeline.build(), program=self.program)
-        settings = KeeperSettings(
-            pipeline=built,
-            policies={"in": replace(STOP, **policy)},
-            shards=(await prepare(self.log, built)).shards,
-            shard=ShardSettings(PACING, chunk_bytes=100),
-            until_caught_up=self.until_caught_up,
-            keep_outputs=True,
-        )
-        self.keeper = ShardKeeper(shard, self.log, settings, self.on_commit, self.restarts.append)
-        fetching = asyncio.create_task(self.log.run())
-        try:
-            await self.keeper.run()
-        finally:
-            fetching.cancel()
-            await asyncio.wait([fetching])
-
-    def on_commit(self, counts: Counts, outputs: Sequence[OutputRecords]) -> None:
-        self.counts.add(counts)
-        self.outputs += outputs
-
-    def call(self, method: str) -> None:
-        assert self.keeper is not None
-        getattr(self.keeper, method)()
-
-    def send(self, count: int, partition: int = 0, prefix: str = "r") -> list[bytes]:
-        values = numbered(count, prefix)
-        self.broker.send("in", partition, values)
-        return values
-
-    @property
-    def fences(self) -> int:
-        return self.log.journal.count((0, "fence"))
-
-    @property
-    def written(self) -> list[bytes | None]:
-        return self.broker.values("out")
-
-    @property
-    def offsets(self) -> dict[int, int]:
-        return self.broker.committed("p", "in")
-
-    def check_dropped(self) -> None:
-        assert self.log.open_feeds == 0
+from millstream.processor.shard import LOOK_S
 
 
 @pytest.mark.parametrize("step", [*COMMIT_STEPS, "fence", "committed"])
@@ -304,108 +229,6 @@ async def test_added_partitions_are_read_after_a_rerun_and_nothing_is_lost_or_do
     await task
     assert sorted(map(bytes, filter(None, world.written))) == sorted([*old, *new])
     assert world.restarts == []
-
-
-@pytest.mark.parametrize("step", BEFORE_A_RUN)
-@simulated
-async def test_release_before_a_run_returns_at_once_wherever_it_waits(step: str) -> None:
-    world = World()
-    world.send(10)
-    task = asyncio.create_task(world.keep())
-    if step in ("append-ledger", "read-ledger"):
-        # Preparation takes this step too.
-        await until(lambda: world.keeper is not None)
-    reached = world.log.trouble.hold(step)
-    await reached.wait()
-    world.call("release")
-    world.call("release")
-    await task
-    assert world.written == []
-    world.check_dropped()
-
-
-@pytest.mark.parametrize("step", COMMIT_STEPS)
-@simulated
-async def test_release_during_a_run_waits_for_the_commit_in_hand(step: str) -> None:
-    world = World()
-    world.send(10)
-    task = asyncio.create_task(world.keep())
-    await until(lambda: 0 in world.offsets)
-    reached = world.log.trouble.hold(step)
-    await reached.wait()
-    world.call("release")
-    await asyncio.sleep(1)
-    assert not task.done()
-    world.log.trouble.let_go(step)
-    await task
-    assert world.offsets[0] == len(world.written) > 0
-
-
-@simulated
-async def test_release_at_every_moment_ends_it_with_outputs_and_offsets_together() -> None:
-    for tenth_ms in range(0, 500, 7):
-        world = World()
-        values = world.send(30)
-        task = asyncio.create_task(world.keep())
-        await until(lambda world=world: world.keeper is not None)
-        await asyncio.sleep(tenth_ms / 10_000)
-        world.call("release")
-        async with asyncio.timeout(1):
-            await task
-        done = world.offsets.get(0, 0)
-        assert world.written == values[:done]
-        assert world.counts.records_in == done
-        world.check_dropped()
-
-
-@simulated
-async def test_release_during_a_back_off_ends_it_at_once() -> None:
-    world = World()
-    world.log.trouble.fail("fence", UnavailableError("u"), times=1000)
-    task = asyncio.create_task(world.keep())
-    await until(lambda: len(world.restarts) == 12)
-    world.call("release")
-    async with asyncio.timeout(0.1):
-        await task
-
-
-@pytest.mark.parametrize("step", [*BEFORE_A_RUN, "produce", "fetch"])
-@simulated
-async def test_cancelling_ends_it_wherever_it_waits(step: str) -> None:
-    world = World()
-    world.send(30)
-    reached = world.log.trouble.hold(step)
-    task = asyncio.create_task(world.keep())
-    await reached.wait()
-    await asyncio.sleep(1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    world.check_dropped()
-
-
-@pytest.mark.parametrize("step", ["end", "fence", "committed"])
-@simulated
-async def test_a_cancellation_that_meets_an_error_is_not_forgotten(step: str) -> None:
-    """What absorbs the error and goes on must not absorb the cancellation with it."""
-    for turns in range(25):
-        world = World()
-        world.send(30)
-        task = asyncio.create_task(world.keep())
-        if step == "end":
-            # The first one belongs to the beginning of the run.
-            await until(lambda world=world: 0 in world.offsets)
-        world.log.trouble.fail(step, FencedError("f"))
-        reached = world.log.trouble.hold(step)
-        await reached.wait()
-        world.log.trouble.let_go(step)
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        async with asyncio.timeout(10):
-            await asyncio.wait([task])
-        assert task.cancelled()
-        world.check_dropped()
 
 
 @simulated
