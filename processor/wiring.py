@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, read_kafka_settings
 from millstream.processor.counts import Counts
 from millstream.processor.errors import SettingsError
+from millstream.processor.event_log import EventLog
 from millstream.processor.setting_sources import Sources
+from millstream.processor.shard_host import HostEvent, ShardRestarted
 
 if TYPE_CHECKING:
     from millstream.connectors.kafka.kafka_log import KafkaLog
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from millstream.processor.host import Host, RunOptions
     from millstream.processor.pipeline import Pipeline
     from millstream.processor.testing import TestOutput
+
+_log: Final = EventLog(logging.getLogger("millstream.engine"))
 
 Until = Literal["stopped", "caught-up"]
 
@@ -105,12 +110,18 @@ async def run_embedded(
         try:
             async with asyncio.TaskGroup() as tasks:
                 ending = tasks.create_task(_end(engine, events, deadline))
-                await engine.serve(lambda _: None)
+                await engine.serve(_log_restart)
                 ending.cancel()
         except BaseExceptionGroup as group:
             raise first_error(group) from group
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
     return RunResult(engine.counts(), outputs, dead_letters)
+
+
+def _log_restart(event: HostEvent) -> None:
+    """What a worker process would log; starts and releases are the caller's own doing here."""
+    if isinstance(event, ShardRestarted):
+        _log.warning("shard.restarted", shard=event.shard, reason=event.reason)
 
 
 def _check_run(until: str, events: int | None, timeout_s: float | None) -> None:

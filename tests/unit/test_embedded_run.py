@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engine_bench import numbered
+from memory_broker import MemoryBroker
+from memory_log import MemoryLog
 
-from millstream.processor import Pipeline
-from millstream.processor.errors import SettingsError
+from millstream.processor import Pipeline, wiring
+from millstream.processor.built import BuiltPipeline
+from millstream.processor.errors import OutcomeUnknownError, SettingsError
+from millstream.processor.host import Host, RunOptions
 
 
 def pipeline() -> Pipeline:
@@ -35,3 +40,24 @@ async def test_the_time_is_a_bound_for_waiting_for_a_broker_too() -> None:
     result = await pipeline().run(brokers="127.0.0.1:1", timeout_s=0.2, collect=True)
     assert result.counts.records_in == 0
     assert result.outputs == {"out": []}
+
+
+async def test_a_restart_of_a_shard_is_logged_since_no_node_is_there_to_do_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = MemoryBroker()
+    for topic in ("in", "out"):
+        broker.create(topic)
+    broker.send("in", 0, numbered(10))
+    log = MemoryLog(broker, "embedded")
+    log.trouble.fail("end", OutcomeUnknownError("nobody answered"), after=True)
+
+    def in_memory(built: BuiltPipeline, _: object, options: RunOptions) -> Host:
+        return Host(built, log, options)
+
+    monkeypatch.setattr(wiring, "host", in_memory)
+    result = await pipeline().run(brokers="127.0.0.1:1", until="caught-up", collect=True)
+    assert [output.value for output in result.outputs["out"]] == numbered(10)
+    assert [record.getMessage() for record in caplog.records] == [
+        'shard.restarted shard=0 reason="OutcomeUnknownError: nobody answered"'
+    ]
