@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import errno
 import importlib
 import sys
@@ -104,7 +105,22 @@ def _run(argv: list[str]) -> int:
     module = _load(name, command)
     parser = argparse.ArgumentParser(prog=f"millstream {name}", description=command.summary)
     module.configure(parser)
-    return module.execute(parser.parse_args(argv[1:]))
+    arguments, unknown = parser.parse_known_args(argv[1:])
+    if unknown:
+        raise SettingsError(f"the arguments of millstream {name}", _unknown(unknown, parser))
+    return module.execute(arguments)
+
+
+def _unknown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """What to say of arguments that the command does not have. A value behind a misspelt flag is not told of."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
+    known = parser.format_help().replace(",", " ").replace("[", " ").split()
+    mistakes = []
+    for argument in flags or arguments:
+        close = difflib.get_close_matches(argument, [word for word in known if word.startswith("--")], 1)
+        meant = f"did you mean {close[0]}?" if close else f"`{parser.prog} --help` lists those that there are"
+        mistakes.append(f"unknown argument {argument!r}; {meant}")
+    return mistakes
 
 
 def _without_command(argv: list[str]) -> int:

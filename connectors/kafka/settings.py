@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.processor.errors import SettingsError
+from millstream.processor.setting_sources import MASK
 
 if TYPE_CHECKING:
     from aiokafka.abc import AbstractTokenProvider
@@ -215,7 +216,11 @@ def _sasl_mistakes(settings: KafkaSettings) -> Iterator[str]:
         return
     mechanism = settings.sasl_mechanism
     if not settings.uses_sasl:
-        given = [name for name in ("sasl_mechanism", "sasl_username", "sasl_password") if getattr(settings, name)]
+        given = [
+            f"{name} {MASK if name == 'sasl_password' else getattr(settings, name)!r}"
+            for name in ("sasl_mechanism", "sasl_username", "sasl_password")
+            if getattr(settings, name)
+        ]
         if given:
             yield (
                 f"{', '.join(given)} given, but security_protocol {settings.security_protocol} does not log in; "

@@ -62,6 +62,19 @@ def test_a_command_gets_its_arguments_and_its_result_is_the_exit_code(command: C
     assert cli.main(["try", "--number", "7"]) == 7
 
 
+def test_unknown_arguments_are_named_together_with_what_was_probably_meant(
+    command: Callable[[Execute], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda _: 0)
+    assert cli.main(["try", "--nunber", "7", "--colour=red"]) == 2
+    message = capsys.readouterr().err
+    assert "unknown argument '--nunber'; did you mean --number?" in message
+    assert "unknown argument '--colour'; `millstream try --help` lists" in message
+    assert "'7'" not in message
+    assert cli.main(["try", "stray"]) == 2
+    assert "unknown argument 'stray'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
