@@ -9,6 +9,7 @@ ARG BASE=docker.io/library/python:3.13-slim-bookworm
 FROM ${BASE} AS build
 # pip's own settings, for builds behind a mirror or without a network; wheels in deploy/wheels are found in any case.
 ARG PIP_INDEX_URL
+ARG PIP_CERT
 ARG PIP_NO_INDEX
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_FIND_LINKS=/source/deploy/wheels
 WORKDIR /source

@@ -68,3 +68,16 @@ def test_nothing_of_the_repository_gets_into_the_image_unasked() -> None:
     for line in rest:
         wanted = line.removeprefix("!")
         assert wanted.startswith("**") or any(ROOT.glob(wanted)), f"{wanted} is not there"
+
+
+def test_every_test_that_the_container_page_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/container.md").read_text()))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests/container").glob("test_*.py"))
+    assert len(named) > 5
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
+
+
+def test_every_alert_is_on_the_container_page() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "deploy/alerts.yml").read_text())
+    page = (ROOT / "docs/container.md").read_text()
+    assert [alert for alert in alerts if f"`{alert}`" not in page] == []
