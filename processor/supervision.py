@@ -121,7 +121,9 @@ class Supervisor:
         # The shards come first: a restart can wait, they should not.
         self._settle(now)
         has_left = is_clean and before is Standing.LEAVING
-        if not has_left:
+        # One that was still starting when the node was told to end is killed, which is no trouble to tell of.
+        was_cut_short = before is Standing.DYING and slot.last_words is None and not freed
+        if not has_left and not was_cut_short:
             _log.warning(
                 "worker.died",
                 worker=worker,

@@ -339,6 +339,16 @@ def test_a_stop_while_starting_ends_at_once() -> None:
     assert world.node.outcome == Outcome(0)
 
 
+def test_only_deaths_that_nobody_intended_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    world = World.started(1)
+    world.perform(world.node.stop(world.now, 15))
+    assert world.node.outcome == Outcome(0)
+    assert "worker.died" not in caplog.text, "it was still starting, and had nothing"
+    world = World.ready(1, 1)
+    world.exit(0)
+    assert caplog.text.count("worker.died") == 1
+
+
 def test_a_stop_while_a_worker_waits_for_its_restart_does_not_wait_for_it() -> None:
     world = World.ready(1, 1)
     world.exit(0)
