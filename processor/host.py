@@ -93,6 +93,9 @@ class Host:
             raise first_error(group) from group
         finally:
             self._log.close()
+            # Whoever waits in `stop` need not wait for shards that an error has ended.
+            self._keepers.clear()
+            self._changed.set()
 
     def _is_done(self) -> bool:
         if self._keepers:

@@ -76,6 +76,23 @@ async def test_what_does_not_drain_in_time_is_told_by_its_shards() -> None:
 
 
 @simulated
+async def test_stop_does_not_wait_for_shards_that_an_error_ends_meanwhile() -> None:
+    world = World()
+    world.send(50)
+    reached = world.log.trouble.hold("end")
+    task = asyncio.create_task(world.serve())
+    await reached.wait()
+    await until(lambda: len(world.events) == 4)
+    world.log.trouble.fail("end", RefusedError("no authorization any more"))
+    world.log.trouble.let_go("end")
+    async with asyncio.timeout(5):
+        await world.host.stop(60)
+    with pytest.raises(RefusedError, match="any more"):
+        await task
+    world.check_ended()
+
+
+@simulated
 async def test_the_error_of_one_shard_ends_all_and_is_raised_alone() -> None:
     async def picky(value: bytes) -> bytes:
         if value == b"2-0007":
