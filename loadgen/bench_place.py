@@ -24,6 +24,7 @@ from millstream.processor.preparation import Names
 WARM_UP_EVENTS = 60_000
 _SAMPLE_EVENTS = 10_000
 _TOPIC_S_MAX = 15.0
+_VISIBLE_S = 10.0
 _LOOK_S = 0.01
 # The broker keeps a deleted topic's files for a minute otherwise, and the next runs' outputs beside them.
 _GONE_AT_ONCE = {"file.delete.delay.ms": "1000"}
@@ -130,8 +131,11 @@ class Place:
 
     def check_written(self, topic: str, events: int) -> None:
         """Raises UnavailableError where an independent client sees fewer committed records than there should be."""
+        deadline = time.monotonic() + _VISIBLE_S
         with TopicReader(self.confluent_arguments, [topic], KeyNumbers()) as reader:
-            # Markers of transactions take offsets, too, so more is right and fewer is not.
-            ends = sum(reader.ends().values())
+            # A commit is answered before its markers are written, so the last of it may be seen a moment later.
+            # Markers take offsets, too: more is right and fewer is not.
+            while (ends := sum(reader.ends().values())) < events and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
         if ends < events:
             raise UnavailableError(f"topic {topic} ends at {ends}, but {events} events were to be written to it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.produce import send_all
 from millstream.loadgen.schedule import FullSpeed
+from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import VerifySettings, judge
 from millstream.loadgen.workload import Workload, WorkloadSettings
+from millstream.processor.columns import TopicPartition
 
 Header = tuple[str, bytes | None]
 
@@ -106,11 +109,15 @@ class Outside:
         assert report.failed == 0, report.first_error
 
     def read(self, topic: str) -> list[Message]:
-        """Every committed record, partition by partition."""
+        """Every committed record, partition by partition.
+
+        A commit is answered before its markers are written, so this waits until nothing is open any more.
+        """
+        count = len(self._admin.list_topics(topic, timeout=20).topics[topic].partitions)
+        self._wait_until_settled([TopicPartition(topic, partition) for partition in range(count)])
         consumer = confluent_kafka.Consumer(
             {**self.kafka, "group.id": "outside", "isolation.level": "read_committed", "enable.partition.eof": True}
         )
-        count = len(self._admin.list_topics(topic, timeout=20).topics[topic].partitions)
         consumer.assign(
             [confluent_kafka.TopicPartition(topic, p, confluent_kafka.OFFSET_BEGINNING) for p in range(count)]
         )
@@ -125,6 +132,13 @@ class Outside:
                     messages.append(_as_message(message))
         consumer.close()
         return sorted(messages, key=lambda m: (m.partition, m.offset))
+
+    def _wait_until_settled(self, partitions: list[TopicPartition]) -> None:
+        admin = TopicAdmin(self.kafka)
+        deadline = time.monotonic() + 20
+        while admin.uncommitted_records(partitions):
+            assert time.monotonic() < deadline, "a transaction is left open"
+            time.sleep(0.02)
 
     def judge(self, source: str, target: str, *, group: str | None = None) -> Verdict:
         """The judge's verdict on what is there now."""

@@ -43,7 +43,7 @@ def test_a_worker_killed_under_load_loses_and_doubles_nothing_and_the_node_drain
     app, log = tmp_path / "app.py", tmp_path / "log"
     app.write_text(
         "from millstream.processor import Pipeline\n"
-        f'pipeline = Pipeline("{name}", missing_topics="create")\n'
+        f'pipeline = Pipeline("{name}", missing_topics="create", shards=4)\n'
         f'pipeline.read("{name}-in", bytes).map(lambda value: value).write("{name}-out")\n'
     )
     brokers = f"--brokers={broker.bootstrap}"
