@@ -14,6 +14,7 @@ from rich.console import Console
 
 from millstream.connectors.kafka.warm_up import warm_kernels
 from millstream.loadgen.accounting import Books, Observed
+from millstream.loadgen.event_fields import event_fields
 from millstream.loadgen.workload import Workload, WorkloadSettings
 
 
@@ -45,3 +46,4 @@ def warm_judge() -> None:
     books.enter_inputs(events)
     books.enter_outputs(events)
     books.balance()
+    event_fields([])
