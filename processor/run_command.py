@@ -93,7 +93,7 @@ def settings_from(arguments: argparse.Namespace, environ: Mapping[str, str]) -> 
     """The settings, and how each came about. Raises SettingsError with every mistake of all sources."""
     sources = Sources(arguments, environ)
     defaults = NodeSettings()
-    app = sources.value("app", TEXT)
+    app = sources.value("app", TEXT, argument="APP")
     if not app:
         sources.mistakes.append("no pipeline is named; give APP, as in `millstream run app.py`, or MILLSTREAM_APP")
     values: dict[str, Any] = {

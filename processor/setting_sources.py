@@ -157,9 +157,12 @@ class Sources:
         if self._file is not None:
             self.mistakes.extend(self._file.mistakes)
 
-    def value(self, name: str, kind: Kind[T], default: T | None = None) -> T | None:
-        """The setting; the default where nobody gave one, or where what was given is a mistake, which is noted."""
-        given = next(self._given(name), None)
+    def value(self, name: str, kind: Kind[T], default: T | None = None, *, argument: str | None = None) -> T | None:
+        """The setting; the default where nobody gave one, or where what was given is a mistake, which is noted.
+
+        `argument` is how people know its argument, where that is no flag.
+        """
+        given = next(self._given(name, argument), None)
         value, origin = default, "default"
         if given is not None:
             origin = given.origin
@@ -201,11 +204,11 @@ class Sources:
             self.mistakes.append(f"{given.where}: {error}")
         return None
 
-    def _given(self, name: str) -> Iterator[_Given]:
+    def _given(self, name: str, argument: str | None = None) -> Iterator[_Given]:
         """What was given for the name, the place that wins first."""
-        flag, variable = "--" + name.replace("_", "-"), PREFIX + name.upper()
-        if (argument := self._arguments.get(name)) is not None:
-            yield _Given(argument, flag, f"{flag} {str(argument)!r}")
+        flag, variable = argument or "--" + name.replace("_", "-"), PREFIX + name.upper()
+        if (value := self._arguments.get(name)) is not None:
+            yield _Given(value, flag, f"{flag} {str(value)!r}")
         if text := self._environ.get(variable):
             yield _Given(text, variable, f"{variable}={text!r}")
         if self._file is not None and name in self._file.values:

@@ -152,6 +152,7 @@ def test_the_settings_in_effect_are_shown_with_their_origins_and_without_a_secre
     captured = capsys.readouterr()
     lines = {line.split("#")[0].strip(): line.split("#", 1)[1].strip() for line in captured.out.splitlines()}
     assert lines["workers = 2"] == "--workers"
+    assert lines['app = "app.py"'] == "APP"
     assert lines['sasl_username = "ada"'] == str(config)
     assert lines['sasl_password = "********"'] == str(config)
     assert lines['sasl_mechanism = "PLAIN"'] == "MILLSTREAM_SASL_MECHANISM"
