@@ -19,11 +19,14 @@ import contextlib
 import difflib
 import errno
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Protocol, cast
+from types import FrameType
+from typing import NoReturn, Protocol, cast
 
 from millstream.processor.errors import MillstreamError, PipelineError, SettingsError
 
@@ -64,7 +67,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code. Errors that millstream names end as one message on stderr."""
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        with _ended_by_sigterm():
+            code = _run(list(sys.argv[1:] if argv is None else argv))
         # What cannot be written shows here, and not as a traceback while Python ends.
         sys.stdout.flush()
         return code
@@ -84,6 +88,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _leave_stdout()
         return _report(f"cannot write {error.filename or 'the output'}: {error.strerror}", FAILED)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds the command, and the exit code is 143, until the command has a handler of its own.
+
+    The kernel keeps signals without a handler from the first process of a container: one that comes while modules are
+    being loaded would be lost, and the container killed when its patience is over.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _leave_stdout() -> None:

@@ -62,6 +62,35 @@ def test_a_command_gets_its_arguments_and_its_result_is_the_exit_code(command: C
     assert cli.main(["try", "--number", "7"]) == 7
 
 
+SLEEPING = """
+import sys, time, types
+from millstream.processor import cli
+
+def execute(arguments):
+    print("at work", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("unwound", flush=True)
+
+command = types.ModuleType("a_command")
+command.configure = lambda parser: None
+command.execute = execute
+sys.modules["a_command"] = command
+cli.COMMANDS["try"] = cli.Command("a_command", "a command for this test")
+sys.exit(cli.main(["try"]))
+"""
+
+
+def test_sigterm_before_a_command_has_a_handler_of_its_own_unwinds_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPING], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "at work\n"
+        running.terminate()
+        assert running.stdout.read() == "unwound\n"
+        assert running.wait(30) == 143
+
+
 def test_unknown_arguments_are_named_together_with_what_was_probably_meant(
     command: Callable[[Execute], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
