@@ -13,7 +13,7 @@ WHEELS_MACHINE ?= $(shell uname -m)
 WHEELS_FOR := $(foreach glibc,5 12 17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_$(WHEELS_MACHINE))
 BASE_ARCHIVE := build/container/base.tar
 
-.PHONY: demo test test-container wheels check bench setup format clean
+.PHONY: demo test test-container wheels check bench load-test setup format clean
 
 demo: setup
 	$(BIN)/millstream demo
@@ -42,6 +42,9 @@ check: setup $(NAMESPACE)
 
 bench: setup
 	$(BIN)/python -m millstream.loadgen.bench
+
+load-test: setup
+	$(BIN)/python -m millstream.loadgen.load_test
 
 format: setup
 	$(BIN)/ruff format .

@@ -70,6 +70,12 @@ class Companion(Generic[P, T]):
             self._process.kill()
             self._process.join(_END_S)
 
+    @property
+    def pid(self) -> int:
+        """The process's id, inside of the context."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def listen(self, timeout_s: float) -> T | None:
         """Take in what was told, waiting at most so long for the first word; answers the result once it is there.
 

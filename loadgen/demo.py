@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,17 +23,13 @@ from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.companion import Companion
 from millstream.loadgen.node_process import NodeProcess
 from millstream.loadgen.produce import SendProgress, SendReport, send_all
-from millstream.loadgen.reading import KeyNumbers, TopicReader
+from millstream.loadgen.scene import Scene, new_scene, node_of, warm_up
 from millstream.loadgen.schedule import Arrivals, FullSpeed, Schedule, arrivals_at
-from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import JudgeProgress, VerifySettings, judge
 from millstream.loadgen.workload import Workload, WorkloadSettings
 from millstream.processor.errors import SettingsError, UnavailableError
 
-APP = "millstream.loadgen.demo_app:pipeline"
-# A fresh clone compiles its kernels here; with warm caches it takes a few seconds.
-WARM_UP_S_MAX = 240.0
 PATIENCE_S = 60.0
 _JUDGE_START_S = 60.0
 _TICK_S = 0.1
@@ -120,16 +115,6 @@ class DemoReport:
         return fields
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """Where everything of one demo is."""
-
-    kafka: KafkaSettings
-    pipeline: str
-    input: str
-    output: str
-
-
 Tell = Callable[[DemoProgress], None]
 
 
@@ -145,61 +130,23 @@ def run_demo(settings: DemoSettings, kafka: KafkaSettings | None, environ: Mappi
             tell(DemoProgress("Kafka to start (the first time, it is downloaded)"))
             broker = stack.enter_context(DevelopmentBroker())
             kafka = KafkaSettings(brokers=(broker.bootstrap,))
-        scene = _scene(settings, kafka)
+        scene = new_scene(kafka, "demo", settings.partitions)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-demo-")))
-        node = stack.enter_context(_node(settings, scene, environ, directory))
-        seconds_until_processing = _warm_up(settings, scene, node, tell)
+        node = stack.enter_context(node_of(scene, settings.workers, _NODE_SECONDS_MAX, environ, directory))
+
+        def tell_warm_up(seen: int) -> None:
+            tell(DemoProgress("the first events to pass (a fresh installation compiles its kernels now)", 0, seen))
+
+        pace = FullSpeed(settings.warm_up_events)
+        seconds_until_processing = warm_up(scene, node, pace, settings.seed, tell_warm_up)
         verdict, sending, killed = _measure(settings, scene, node, tell)
         seen = verdict.balance.outputs - settings.warm_up_events
         tell(DemoProgress("the node to drain and stop", sending.events, seen))
     return DemoReport(verdict, sending, settings.warm_up_events, seconds_until_processing, killed)
 
 
-def _scene(settings: DemoSettings, kafka: KafkaSettings) -> _Scene:
-    """Topics that are there, with names that no other demo has."""
-    name = f"millstream-demo-{uuid.uuid4().hex[:8]}"
-    scene = _Scene(kafka, name, f"{name}-payments", f"{name}-charged")
-    admin = TopicAdmin(kafka.confluent_arguments())
-    for topic in (scene.input, scene.output):
-        admin.create(topic, settings.partitions)
-    return scene
-
-
-def _node(settings: DemoSettings, scene: _Scene, environ: Mapping[str, str], directory: Path) -> NodeProcess:
-    bound = str(_NODE_SECONDS_MAX)
-    arguments = [APP, "--workers", str(settings.workers), "--max-seconds", bound]
-    names = {
-        "MILLSTREAM_BROKERS": ",".join(scene.kafka.brokers),
-        "MILLSTREAM_DEMO_NAME": scene.pipeline,
-        "MILLSTREAM_DEMO_INPUT": scene.input,
-        "MILLSTREAM_DEMO_OUTPUT": scene.output,
-    }
-    return NodeProcess(arguments, {**environ, **names}, directory / "node.log")
-
-
-def _warm_up(settings: DemoSettings, scene: _Scene, node: NodeProcess, tell: Tell) -> float:
-    """Send the first events and wait until the node has processed all of them; answers how long that took."""
-    started = time.monotonic()
-    # Keys of their own: the measured part numbers the events of its keys from zero.
-    workload = Workload(WorkloadSettings(seed=settings.seed, keys=100, key_prefix="warm"))
-    send_all(scene.kafka, scene.input, workload, FullSpeed(settings.warm_up_events))
-    seen = 0
-    with TopicReader(scene.kafka.confluent_arguments(), [scene.output], KeyNumbers()) as reader:
-        while seen < settings.warm_up_events:
-            node.check()
-            waited_s = time.monotonic() - started
-            if waited_s > WARM_UP_S_MAX:
-                raise UnavailableError(
-                    f"the node processed {seen} of {settings.warm_up_events} events in {waited_s:.0f} s; "
-                    f"its log ends with:\n{node.log_end()}"
-                )
-            tell(DemoProgress("the first events to pass (a fresh installation compiles its kernels now)", 0, seen))
-            seen += len(reader.read(_TICK_S))
-    return time.monotonic() - started
-
-
 def _measure(
-    settings: DemoSettings, scene: _Scene, node: NodeProcess, tell: Tell
+    settings: DemoSettings, scene: Scene, node: NodeProcess, tell: Tell
 ) -> tuple[Verdict, SendReport, tuple[str, ...]]:
     with ExitStack() as stack:
         court = stack.enter_context(Companion("judge", partial(_judge, settings, scene)))
@@ -256,7 +203,7 @@ class _Killer:
         self.killed.append("node")
 
 
-def _judge(settings: DemoSettings, scene: _Scene, tell: Callable[[JudgeProgress], None]) -> Verdict:
+def _judge(settings: DemoSettings, scene: Scene, tell: Callable[[JudgeProgress], None]) -> Verdict:
     case = VerifySettings(
         inputs=(scene.input,),
         outputs=(scene.output,),
@@ -268,7 +215,7 @@ def _judge(settings: DemoSettings, scene: _Scene, tell: Callable[[JudgeProgress]
     return judge(scene.kafka.confluent_arguments(), case, on_progress=tell)
 
 
-def _send(settings: DemoSettings, scene: _Scene, tell: Callable[[SendProgress], None]) -> SendReport:
+def _send(settings: DemoSettings, scene: Scene, tell: Callable[[SendProgress], None]) -> SendReport:
     workload = Workload(WorkloadSettings(seed=settings.seed, first_id=settings.warm_up_events))
     schedule = Schedule(arrivals_at(Arrivals.POISSON, settings.rate, settings.seed), settings.events)
     return send_all(scene.kafka, scene.input, workload, schedule, on_progress=tell)

@@ -65,6 +65,11 @@ class NodeProcess:
         text = self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
         return "\n".join(text.splitlines()[-_LOG_LINES_SHOWN:])
 
+    @property
+    def pid(self) -> int | None:
+        """The agent's id; None before the start and after the stop."""
+        return None if self._agent is None else self._agent.pid
+
     def children(self) -> list[int]:
         """The ids of the agent's child processes, oldest first; none where the system does not tell (not Linux)."""
         agent = self._agent

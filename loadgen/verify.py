@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -37,14 +38,22 @@ _US_PER_S = 1_000_000
 _US_PER_MS = 1000.0
 
 
+class InputReading(Enum):
+    """When a judge that follows reads the input: afterwards, so as to cost little meanwhile, or all along."""
+
+    AFTERWARDS = "afterwards"
+    ALONGSIDE = "alongside"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
     """What is to be judged. Raises SettingsError with every mistake at once.
 
     `follow_events` is how many events the input will hold in the end, for a judge that watches the system at work;
     None judges what is there. `warm_up_events` of them are there before the judge, on purpose. `patience_s` bounds
-    every wait for the next record. `group` is where the pipeline keeps its offsets (its name); None does not check
-    them.
+    every wait for the next record. `input_reading` ALONGSIDE keeps up with the input while following, for runs whose
+    first records are gone before their last. `group` is where the pipeline keeps its offsets (its name); None does
+    not check them.
     """
 
     inputs: tuple[str, ...]
@@ -53,6 +62,7 @@ class VerifySettings:
     effects_each: int = 1
     follow_events: int | None = None
     warm_up_events: int = 0
+    input_reading: InputReading = InputReading.AFTERWARDS
     patience_s: float = 30.0
     settle_s: float = 0.5
 
@@ -155,18 +165,23 @@ class _Court:
         if events is None:
             return
         wanted = events * self._settings.effects_each
-        self._read_outputs("following", wanted, lambda: self.books.effects_seen >= wanted)
+        is_alongside = self._settings.input_reading is InputReading.ALONGSIDE
+
+        def is_done() -> bool:
+            if is_alongside:
+                self._enter_inputs(0)
+            return self.books.effects_seen >= wanted
+
+        self._read_outputs("following", wanted, is_done)
 
     def read_inputs(self) -> None:
         """Enter the whole input. In a followed run the last of it may still be on its way: wait for it, too."""
         wanted = self._settings.follow_events or 0
         heard = time.monotonic()
         while not (self._inputs.is_at_end and self.books.inputs >= wanted):
-            reading = self._inputs.read(_READ_S)
-            self.books.enter_inputs(reading.events, foreign=reading.foreign)
-            self._note_input_ends(reading)
+            count = self._enter_inputs(_READ_S)
             self._tell("reading the input", wanted or None)
-            if len(reading):
+            if count:
                 heard = time.monotonic()
                 continue
             silent_s = time.monotonic() - heard
@@ -204,6 +219,12 @@ class _Court:
                 heard = time.monotonic()
             elif time.monotonic() - heard > self._settings.patience_s:
                 return
+
+    def _enter_inputs(self, timeout_s: float) -> int:
+        reading = self._inputs.read(timeout_s)
+        self.books.enter_inputs(reading.events, foreign=reading.foreign)
+        self._note_input_ends(reading)
+        return len(reading)
 
     def _enter_outputs(self, phase: str, wanted: int) -> int:
         reading = self._outputs.read(_READ_S)
