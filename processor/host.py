@@ -14,7 +14,7 @@ from millstream.processor.errors import MillstreamError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
 from millstream.processor.log import Log
-from millstream.processor.measures import Measures, Tally
+from millstream.processor.measures import REASON_CHARS_MAX, Measures, Tally
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings
@@ -198,7 +198,8 @@ class Host:
         """What was measured since the host was made, and how its shards are now."""
         topics = [topic.topic for topic in self._pipeline.inputs]
         reports = [keeper.report() for _, keeper in sorted(self._keepers.items())]
-        return Measures(self._tally, topics, reports, self._waits_for)
+        failure = self._log.last_failure
+        return Measures(self._tally, topics, reports, self._waits_for, failure and failure[:REASON_CHARS_MAX])
 
     @property
     def lag(self) -> int:

@@ -156,6 +156,10 @@ class Log(Protocol):
     async def run(self) -> None:
         """Keep feeds filled, until cancelled."""
 
+    @property
+    def last_failure(self) -> str | None:
+        """Why what was last asked of the log for feeds was not answered; None where it was."""
+
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Those that do not exist."""
 

@@ -100,13 +100,15 @@ class ShardReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Measures(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that a host has to report beside its counts. `topics` are the input topics, in the order of each `lag`.
 
-    `waits_for` is what it cannot go on without before it may have shards.
+    `waits_for` is what it cannot go on without before it may have shards. `last_failure` is why the log did not answer
+    the last time, until it answers again.
     """
 
     tally: Tally = msgspec.field(default_factory=Tally)
     topics: list[str] = []
     shards: list[ShardReport] = []
     waits_for: str | None = None
+    last_failure: str | None = None
 
 
 class ProcessUse(msgspec.Struct, frozen=True, omit_defaults=True):

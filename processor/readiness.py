@@ -95,7 +95,9 @@ def _why_not(shards: Sequence[ShardView], heard: Mapping[int, Heard], now: float
     away = [shard for shard in shards if shard.silent_s > silence_s_max]
     if not away:
         return Readiness("starting", f"none of the node's {len(shards)} shards has begun yet")
-    reasons = [shard.report.reason for shard in away if shard.report is not None and shard.report.reason is not None]
+    failures = [heard[shard.worker].progress.measures.last_failure for shard in away if shard.worker in heard]
+    reasons = [failure for failure in failures if failure is not None]
+    reasons += [shard.report.reason for shard in away if shard.report is not None and shard.report.reason is not None]
     last = f"; the last trouble was {reasons[0]}" if reasons else ""
     silent_s = min(shard.silent_s for shard in away)
     return Readiness("broker-away", f"no shard has got an answer from the broker for {silent_s:.1f} s{last}")

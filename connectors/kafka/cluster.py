@@ -54,6 +54,7 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshes = 0
+        self._none_known_answers = SeldomWarning(log, "no known broker answers, asking the first ones")
 
     def close(self) -> None:
         """Close every connection."""
@@ -125,8 +126,8 @@ class Cluster:
         if self._view.brokers:
             try:
                 return await self.call_any(request)
-            except UnavailableError:
-                log.info("no known broker answers; going back to the bootstrap addresses")
+            except UnavailableError as error:
+                self._none_known_answers(error)
         errors: list[UnavailableError] = []
         for host, port in self._settings.addresses:
             try:

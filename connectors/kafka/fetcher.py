@@ -129,6 +129,7 @@ class Fetcher:
         self._feeds: list[Feed] = []
         self._changed = asyncio.Event()
         self._wake_up: dict[int, asyncio.Event] = {}
+        self.last_failure: str | None = None
         self._no_metadata = SeldomWarning(log, "no metadata")
         self._fetch_failed = SeldomWarning(log, "fetch failed")
 
@@ -196,7 +197,9 @@ class Fetcher:
             turn = (turn + 1) % len(wanted)
             try:
                 trouble = await self._fetch(node_id, wanted[turn:] + wanted[:turn])
+                self.last_failure = None
             except UnavailableError as error:
+                self.last_failure = str(error)
                 self._fetch_failed(error)
                 trouble = True
             failures = failures + 1 if trouble else 0

@@ -74,6 +74,11 @@ class KafkaLog:
             except UnavailableError as error:
                 no_metadata(error)
 
+    @property
+    def last_failure(self) -> str | None:
+        """Why the last fetch was not answered; None where it was."""
+        return self._fetcher.last_failure
+
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Those that do not exist."""
         return await self._admin.missing(topics)

@@ -141,6 +141,7 @@ def test_a_broker_that_is_away_leaves_the_node_alive_and_not_ready_and_does_not_
             eventually(lambda: node.readiness()["reason"] == "broker-away", "the node notices")
             assert node.get("/readyz")[0] == 503
             assert "no shard has got an answer from the broker for" in node.readiness()["detail"]
+            eventually(lambda: "no connection to" in node.readiness()["detail"], "it says why")
             assert node.get("/healthz") == (200, "ok\n")
             own_broker.start()
             eventually(lambda: node.readiness()["ready"], "the node recovers by itself")

@@ -166,6 +166,7 @@ class MemoryLog:
         self.trouble = Trouble()
         self.journal: list[tuple[int | None, str]] = []
         self.closed = False
+        self.last_failure: str | None = None
         self._feeds: list[MemoryFeed] = []
         self._wake = asyncio.Event()
         broker.on_change(self.wake)

@@ -74,6 +74,12 @@ def test_shards_that_all_wait_in_vain_say_for_how_long_and_what_the_trouble_was(
     assert "connection refused" in answer.detail
 
 
+def test_shards_that_only_read_say_why_their_fetches_fail() -> None:
+    measures = Measures(shards=[ShardReport(0, "running", 9.0)], last_failure="no connection to kafka-1:9092")
+    answer = node([worker(0, 0)], {0: Heard(Progress(Counts(), 0.0, measures), NOW)})
+    assert answer.detail.endswith("for 9.0 s; the last trouble was no connection to kafka-1:9092")
+
+
 def test_one_shard_that_gets_answers_makes_the_node_ready() -> None:
     words = {0: heard(ShardReport(0, "restarting", 60.0)), 1: heard(ShardReport(1, "running", 0.1))}
     assert node([worker(0, 0), worker(1, 1)], words).is_ready
