@@ -7,7 +7,6 @@ waits would hold up a commit behind it: fetches, lookups and each shard's transa
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
@@ -27,8 +26,6 @@ from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
-
-log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -54,7 +51,7 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshes = 0
-        self._none_known_answers = SeldomWarning(log, "no known broker answers, asking the first ones")
+        self._none_known_answers = SeldomWarning("brokers.silent")
 
     def close(self) -> None:
         """Close every connection."""
@@ -80,7 +77,7 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.connect_timeout_ms / 1000
-        waiting = SeldomWarning(log, f"waiting for a broker brokers={','.join(self._settings.brokers)}")
+        waiting = SeldomWarning("broker.awaited", brokers=",".join(self._settings.brokers))
         attempt = 0
         while True:
             try:

@@ -8,7 +8,6 @@ shards, so that a broker has one waiting fetch from each worker, not from each s
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -22,8 +21,6 @@ from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import CorruptBatchError, MillstreamError, PositionLostError, UnavailableError
 from millstream.processor.log import Fetched
-
-log = logging.getLogger(__name__)
 
 FETCH_ROLE = "fetch"
 _LEADERLESS_PAUSE_S = 0.1
@@ -130,8 +127,8 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._wake_up: dict[int, asyncio.Event] = {}
         self.last_failure: str | None = None
-        self._no_metadata = SeldomWarning(log, "no metadata")
-        self._fetch_failed = SeldomWarning(log, "fetch failed")
+        self._no_metadata = SeldomWarning("metadata.stale")
+        self._fetch_failed = SeldomWarning("fetch.failed")
 
     def open(self, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> Feed:
         """Read `partition` from `offset` on. `notify` is called whenever something arrives.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -26,8 +25,6 @@ from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import UnavailableError
 from millstream.processor.log import Bounds, Committed, Positions, Sealed, Start, TopicPlan
 from millstream.processor.log import Permit as AnyPermit
-
-log = logging.getLogger(__name__)
 
 _METADATA_REFRESH_S = 5.0
 
@@ -66,7 +63,7 @@ class KafkaLog:
             tasks.create_task(self._refresh_now_and_then())
 
     async def _refresh_now_and_then(self) -> None:
-        no_metadata = SeldomWarning(log, "no metadata")
+        no_metadata = SeldomWarning("metadata.stale")
         while True:
             await asyncio.sleep(_METADATA_REFRESH_S)
             try:

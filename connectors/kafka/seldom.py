@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Final
+
+from millstream.processor.event_log import EventLog
 
 _AGAIN_S = 10.0
+_log: Final = EventLog(logging.getLogger("millstream.kafka"))
 
 
 class SeldomWarning:
     """Logs one kind of trouble at most every 10 s; the line says how often it was met since the last."""
 
-    def __init__(self, log: logging.Logger, event: str) -> None:
-        self._log = log
+    def __init__(self, event: str, **fields: object) -> None:
+        self._log = _log.bind(**fields)
         self._event = event
         self._last = float("-inf")
         self._times = 0
@@ -22,6 +26,6 @@ class SeldomWarning:
         self._times += 1
         now = time.monotonic()
         if now - self._last >= _AGAIN_S:
-            self._log.warning("%s reason=%s times=%d", self._event, reason, self._times)
+            self._log.warning(self._event, reason=reason, times=self._times)
             self._last = now
             self._times = 0
