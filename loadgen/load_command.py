@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 from rich.console import Console
@@ -13,9 +13,9 @@ from rich.table import Table
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
 from millstream.loadgen.produce import SendProgress, SendReport, send_all
-from millstream.loadgen.schedule import Arrivals, FullSpeed, Pace, Schedule, arrivals_at
+from millstream.loadgen.schedule import Arrivals, Burst, FullSpeed, Pace, Schedule, arrivals_at
 from millstream.loadgen.topics import TopicAdmin
-from millstream.loadgen.workload import Workload, WorkloadSettings
+from millstream.loadgen.workload import KeyDistribution, Workload, WorkloadSettings
 from millstream.processor.errors import SettingsError
 
 EVENTS_MAX = 1_000_000_000
@@ -29,12 +29,13 @@ class LoadSettings:
     rate: float | None
     events: int
     arrivals: Arrivals = Arrivals.CONSTANT
+    burst: Burst = field(default_factory=Burst)
 
     def pace(self, seed: int) -> Pace:
         """The pace. Raises SettingsError for a rate that no clock could follow."""
         if self.rate is None:
             return FullSpeed(self.events)
-        return Schedule(arrivals_at(self.arrivals, self.rate, seed), self.events)
+        return Schedule(arrivals_at(self.arrivals, self.rate, seed, self.burst), self.events)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +47,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--events", type=int, metavar="N", help="how many to send")
     length.add_argument("--seconds", type=float, metavar="S", help="how long to send (10)")
-    parser.add_argument("--arrivals", choices=[kind.value for kind in Arrivals], default=Arrivals.CONSTANT.value)
+    parser.add_argument(
+        "--arrivals", choices=[kind.value for kind in Arrivals], default=Arrivals.CONSTANT.value, help="(constant)"
+    )
+    burst = Burst()
+    parser.add_argument(
+        "--burst-factor",
+        type=float,
+        default=burst.factor,
+        metavar="F",
+        help="bursty: F times the rate for 1/F of each period, then silence (%(default)g)",
+    )
+    parser.add_argument(
+        "--burst-period-s", type=float, default=burst.period_s, metavar="S", help="bursty: a period (%(default)g)"
+    )
     parser.add_argument("--seed", type=int, default=7, help="the same seed makes the same events (7)")
     parser.add_argument("--keys", type=int, default=1000, help="how many different keys (1000)")
+    parser.add_argument(
+        "--keys-distribution",
+        choices=[kind.value for kind in KeyDistribution],
+        default=KeyDistribution.UNIFORM.value,
+        help="(uniform)",
+    )
+    parser.add_argument("--zipf-s", type=float, default=1.1, metavar="S", help="zipf: the exponent (1.1)")
     parser.add_argument("--key-prefix", default="k", help="what keys begin with (k)")
     parser.add_argument("--first-id", type=int, default=0, help="the first event's id (0)")
-    parser.add_argument("--payload-bytes", type=int, default=90, metavar="N", help="pad smaller events (90)")
+    parser.add_argument(
+        "--payload-bytes", default="90", metavar="N[-M]", help="pad smaller events, to a size drawn from N to M (90)"
+    )
     parser.add_argument(
         "--lateness-ms-max",
         type=float,
@@ -65,10 +88,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Send, report, and answer 0 only when every event was delivered and the schedule was kept."""
+    payload_bytes, payload_bytes_max = _payload_bytes(arguments.payload_bytes)
     workload = WorkloadSettings(
         seed=arguments.seed,
         keys=arguments.keys,
-        payload_bytes=arguments.payload_bytes,
+        key_distribution=KeyDistribution(arguments.keys_distribution),
+        zipf_s=arguments.zipf_s,
+        payload_bytes=payload_bytes,
+        payload_bytes_max=payload_bytes_max,
         first_id=arguments.first_id,
         key_prefix=arguments.key_prefix,
     )
@@ -104,6 +131,15 @@ def load_mistakes(report: SendReport, lateness_ms_max: float) -> list[str]:
     return mistakes
 
 
+def _payload_bytes(text: str) -> tuple[int, int | None]:
+    least, dash, most = text.partition("-")
+    try:
+        return int(least), int(most) if dash else None
+    except ValueError as error:
+        reason = f"--payload-bytes is {text!r}; give a size such as 90, or a range such as 90-400"
+        raise SettingsError("the load cannot be sent", [reason]) from error
+
+
 def _load_settings(arguments: argparse.Namespace) -> LoadSettings:
     mistakes = []
     rate: float | None = None
@@ -124,7 +160,8 @@ def _load_settings(arguments: argparse.Namespace) -> LoadSettings:
         mistakes.append(f"that would be {events} events; choose rate, seconds or events for 1 to {EVENTS_MAX}")
     if mistakes:
         raise SettingsError("the load cannot be sent", mistakes)
-    return LoadSettings(rate=rate, events=events, arrivals=Arrivals(arguments.arrivals))
+    burst = Burst(factor=arguments.burst_factor, period_s=arguments.burst_period_s)
+    return LoadSettings(rate=rate, events=events, arrivals=Arrivals(arguments.arrivals), burst=burst)
 
 
 def _provide_topic(admin: TopicAdmin, topic: str, create_partitions: int | None) -> None:

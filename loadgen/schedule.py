@@ -8,6 +8,7 @@ Nothing here reads a clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 from typing import Protocol
@@ -18,6 +19,8 @@ from millstream.processor.columns import Int64s
 from millstream.processor.errors import SettingsError
 
 RATE_MAX = 100_000_000.0
+BURST_FACTOR_MAX = 1000.0
+BURST_PERIOD_S_MIN, BURST_PERIOD_S_MAX = 0.01, 3600.0
 _BLOCK_EVENTS = 65_536
 _US_PER_S = 1_000_000
 
@@ -27,6 +30,27 @@ class Arrivals(Enum):
 
     CONSTANT = "constant"
     POISSON = "poisson"
+    BURSTY = "bursty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """How bursty arrivals are: each period begins with all of its events, at `factor` times the mean rate, and the
+    rest of it is silent. Raises SettingsError with every mistake at once."""
+
+    factor: float = 4.0
+    period_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        if not 1 < self.factor <= BURST_FACTOR_MAX:
+            mistakes.append(f"the burst factor is {self.factor}; give more than 1, at most {BURST_FACTOR_MAX:g}")
+        if not BURST_PERIOD_S_MIN <= self.period_s <= BURST_PERIOD_S_MAX:
+            mistakes.append(
+                f"the burst period is {self.period_s} s; give {BURST_PERIOD_S_MIN:g} to {BURST_PERIOD_S_MAX:g}"
+            )
+        if mistakes:
+            raise SettingsError("the schedule cannot be made", mistakes)
 
 
 def constant_arrivals(rate: float) -> Iterator[Int64s]:
@@ -46,7 +70,16 @@ def poisson_arrivals(rate: float, seed: int) -> Iterator[Int64s]:
         yield times.astype(np.int64)
 
 
-def arrivals_at(kind: Arrivals, rate: float, seed: int) -> Iterator[Int64s]:
+def bursty_arrivals(rate: float, seed: int, burst: Burst) -> Iterator[Int64s]:
+    """Intended times, block by block: Poisson at `burst.factor` times the rate during bursts, nothing between them."""
+    period_us = burst.period_s * _US_PER_S
+    on_us = period_us / burst.factor
+    for times in poisson_arrivals(rate * burst.factor, seed):
+        # Time goes on during bursts only, and each burst that has passed is followed by its silence.
+        yield (times + np.floor_divide(times, on_us) * (period_us - on_us)).astype(np.int64)
+
+
+def arrivals_at(kind: Arrivals, rate: float, seed: int, burst: Burst | None = None) -> Iterator[Int64s]:
     """The arrivals of that kind. Raises SettingsError for a rate that no clock could follow."""
     if not 0 < rate <= RATE_MAX:
         raise SettingsError(
@@ -54,6 +87,8 @@ def arrivals_at(kind: Arrivals, rate: float, seed: int) -> Iterator[Int64s]:
         )
     if kind is Arrivals.POISSON:
         return poisson_arrivals(rate, seed)
+    if kind is Arrivals.BURSTY:
+        return bursty_arrivals(rate, seed, burst or Burst())
     return constant_arrivals(rate)
 
 

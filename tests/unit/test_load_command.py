@@ -63,6 +63,13 @@ def _execute(*flags: str) -> int:
         ["--events", "0"],
         ["--events", "99999999999"],
         ["--keys", "0"],
+        ["--payload-bytes", "many"],
+        ["--payload-bytes", "-5"],
+        ["--payload-bytes", "400-90"],
+        ["--keys-distribution", "zipf", "--zipf-s", "0"],
+        ["--zipf-s", "nan"],
+        ["--arrivals", "bursty", "--burst-factor", "1"],
+        ["--arrivals", "bursty", "--burst-period-s", "nan"],
     ],
 )
 def test_settings_that_make_no_load_are_refused_before_anything_is_connected(flags: list[str]) -> None:

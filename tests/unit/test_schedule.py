@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.loadgen.schedule import Arrivals, FullSpeed, Schedule, arrivals_at
+from millstream.loadgen.schedule import Arrivals, Burst, FullSpeed, Schedule, arrivals_at
 from millstream.processor.errors import SettingsError
 
 
@@ -28,9 +28,21 @@ def test_poisson_arrivals_have_the_asked_rate_and_exponential_gaps() -> None:
     assert gaps.std() == pytest.approx(100, rel=0.03)
 
 
-def test_poisson_arrivals_follow_the_seed() -> None:
+def test_bursty_arrivals_have_the_asked_rate_and_are_silent_between_bursts() -> None:
+    burst = Burst(factor=5, period_s=0.5)
+    times = Schedule(arrivals_at(Arrivals.BURSTY, 10_000, 5, burst), 200_000).take(200_000, 0)
+    assert times[-1] / 200_000 == pytest.approx(100, rel=0.03)
+    within = times % 500_000
+    assert within.max() <= 100_000
+    # Within a burst, arrivals are spread evenly.
+    assert within.mean() == pytest.approx(50_000, rel=0.02)
+    assert np.diff(np.unique(times // 500_000)).tolist() == [1] * (len(np.unique(times // 500_000)) - 1)
+
+
+@pytest.mark.parametrize("kind", [Arrivals.POISSON, Arrivals.BURSTY])
+def test_drawn_arrivals_follow_the_seed(kind: Arrivals) -> None:
     def times(seed: int) -> list[int]:
-        return Schedule(arrivals_at(Arrivals.POISSON, 1000, seed), 50).take(50, 0).tolist()
+        return Schedule(arrivals_at(kind, 1000, seed), 50).take(50, 0).tolist()
 
     assert times(1) == times(1)
     assert times(1) != times(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import orjson
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.loadgen.workload import Workload, WorkloadSettings
+from millstream.loadgen.workload import KeyDistribution, Workload, WorkloadSettings
 from millstream.processor.columns import Int64s
 from millstream.processor.errors import SettingsError
 
@@ -89,3 +90,43 @@ def test_every_mistake_in_the_settings_is_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         WorkloadSettings(seed=-1, keys=0, payload_bytes=-5, first_id=-1, key_prefix='"')
     assert len(caught.value.mistakes) == 5
+
+
+def test_zipf_keys_have_shares_that_fall_with_their_rank() -> None:
+    settings = WorkloadSettings(keys=100, key_distribution=KeyDistribution.ZIPF, zipf_s=1.1)
+    counted = Counter(Workload(settings).next_events(_times(100_000)).keys)
+    shares = 1 / np.arange(1, 101) ** 1.1
+    shares /= shares.sum()
+    for rank in (0, 1, 5, 20):
+        # Five standard deviations of a count around its expectation.
+        expected = 100_000 * shares[rank]
+        assert abs(counted[f"k-{rank:04d}".encode()] - expected) < 5 * expected**0.5
+    assert sum(counted.values()) == 100_000
+
+
+def test_sizes_are_drawn_evenly_from_their_range_and_events_stay_the_same_otherwise() -> None:
+    plain = Workload(WorkloadSettings(payload_bytes=0)).next_events(_times(5_000)).values
+    drawn = Workload(WorkloadSettings(payload_bytes=200, payload_bytes_max=299)).next_events(_times(5_000)).values
+    sizes = Counter(len(value or b"") for value in drawn)
+    assert set(sizes) == set(range(200, 300))
+    assert max(sizes.values()) < 100
+    for one, other in zip(plain, drawn, strict=True):
+        event = orjson.loads(other or b"")
+        del event["pad"]
+        assert event == orjson.loads(one or b"")
+
+
+def test_the_borders_of_batches_change_nothing_for_drawn_keys_and_sizes() -> None:
+    settings = WorkloadSettings(key_distribution=KeyDistribution.ZIPF, payload_bytes=90, payload_bytes_max=300)
+    whole, parts = Workload(settings).next_events(_times(300)), Workload(settings)
+    first, second = parts.next_events(_times(300)[:77]), parts.next_events(_times(300)[77:])
+    assert [*first.values, *second.values] == whole.values
+    assert [*first.keys, *second.keys] == whole.keys
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"zipf_s": 0.0}, {"zipf_s": float("nan")}, {"payload_bytes_max": 10}, {"payload_bytes_max": 10**9}]
+)
+def test_wrong_distributions_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        WorkloadSettings(**wrong)
