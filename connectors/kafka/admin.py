@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.connectors.kafka.admin_requests import CreateTopicsRequest, DescribeTopicSettingRequest, NewTopic
-from millstream.connectors.kafka.cluster import Cluster
+from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
 from millstream.connectors.kafka.error_codes import Code, error_for
 from millstream.processor.errors import UnavailableError
 
@@ -45,7 +46,22 @@ class Admin:
             if answer.error not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
                 raise error_for(answer.error, f"creating topic {answer.name}", answer.message)
         self._cluster.track(topic.name for topic in topics)
-        await self._cluster.refresh()
+        await self._until_seen([topic.name for topic in topics])
+
+    async def _until_seen(self, topics: Sequence[str]) -> None:
+        """Wait until the brokers show the topics, which takes them some milliseconds after the controller's answer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.request_timeout_s
+        tries = 0
+        while True:
+            await self._cluster.refresh()
+            unseen = [topic for topic in topics if self._cluster.topic(topic) is None]
+            if not unseen:
+                return
+            if loop.time() >= deadline:
+                raise UnavailableError(f"topics {', '.join(unseen)} were created, and no broker shows them yet")
+            await asyncio.sleep(retry_pause_s(tries))
+            tries += 1
 
     async def message_bytes_max(self, topics: Sequence[str]) -> Mapping[str, int]:
         """The largest record batch that each topic takes, in bytes.
