@@ -20,7 +20,8 @@ class TopicAdmin:
     """A few administrative questions and orders, each bounded to 20 s. Raises UnavailableError or RefusedError."""
 
     def __init__(self, confluent_arguments: Mapping[str, object]) -> None:
-        self._admin = AdminClient(dict(confluent_arguments))
+        # Its notes are about its own inner life, such as an event that nobody waits for any more.
+        self._admin = AdminClient({"log_level": 3, **confluent_arguments})
 
     def create(self, topic: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
         """Afterwards the topic exists: made with that many partitions and these settings, unless it was there."""
