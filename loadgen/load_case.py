@@ -23,6 +23,8 @@ from millstream.loadgen.workload import Workload, WorkloadSettings
 from millstream.processor.errors import UnavailableError
 
 PATIENCE_S = 60.0
+# A broker compiles itself by what it does often; at a low rate that would take minutes, and fall into the measuring.
+WARM_UP_RATE_MIN = 50_000.0
 _TICK_S = 0.25
 _NODE_SPARE_S = 900
 # Generator and judge tell how far they are every fifth of a second; what grows by less cannot be told from that.
@@ -33,7 +35,7 @@ _RETENTION = {"retention.bytes": str(192 << 20), "segment.bytes": str(48 << 20),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCase:
-    """Events at a rate for so long, after a warm-up at the same rate."""
+    """Events at a rate for so long, after a warm-up at the same rate, or at WARM_UP_RATE_MIN where that is higher."""
 
     rate: float
     seconds: float
@@ -51,7 +53,12 @@ class LoadCase:
     @property
     def warm_up_events(self) -> int:
         """How many go before."""
-        return max(1, int(self.rate * self.warm_up_s))
+        return max(1, int(self.warm_up_rate * self.warm_up_s))
+
+    @property
+    def warm_up_rate(self) -> float:
+        """How many of them a second."""
+        return max(self.rate, WARM_UP_RATE_MIN)
 
 
 @dataclass(slots=True)
@@ -108,7 +115,7 @@ def run_case(
         scene = new_scene(kafka, "load-test", case.partitions, _RETENTION if is_long else None)
         seconds_max = int(case.seconds + case.warm_up_s) + _NODE_SPARE_S
         node = stack.enter_context(node_of(scene, case.workers, seconds_max, environ, directory))
-        pace = Schedule(arrivals_at(Arrivals.POISSON, case.rate, case.seed), case.warm_up_events)
+        pace = Schedule(arrivals_at(Arrivals.POISSON, case.warm_up_rate, case.seed), case.warm_up_events)
         tell("warming up")
         warm_up(scene, node, pace, case.seed, lambda seen: tell(f"warming up: {seen:,} events processed"))
         court = stack.enter_context(Companion("judge", partial(_judge, case, scene)))

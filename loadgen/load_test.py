@@ -33,7 +33,7 @@ from millstream.connectors.kafka.settings_arguments import (
 )
 from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
 from millstream.loadgen.bench_machine import Machine, Strain
-from millstream.loadgen.load_case import CaseResult, LoadCase, run_case
+from millstream.loadgen.load_case import WARM_UP_RATE_MIN, CaseResult, LoadCase, run_case
 from millstream.loadgen.load_report import TARGETS, latency_table, process_table, remarks, result_as_json
 from millstream.loadgen.picture import write_picture
 from millstream.loadgen.verify import InputReading
@@ -224,7 +224,7 @@ def _conditions(settings: LoadTestSettings, strain: Strain, *, is_own_broker: bo
         "partitions": settings.partitions,
         "seed": settings.seed,
         "arrivals": "Poisson, open schedule",
-        "warm_up": f"{settings.warm_up_s:g} s at the same rate before each, not measured",
+        "warm_up": f"{settings.warm_up_s:g} s before each, not measured, at {WARM_UP_RATE_MIN:,.0f} events/s or more",
         "timed": "intended send to arrival at a read_committed reader",
         **strain.until_now(),
     }

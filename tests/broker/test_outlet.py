@@ -115,6 +115,22 @@ def test_a_request_that_is_sent_twice_is_stored_once(broker: Broker, unique: Cal
     assert len(_read(broker.bootstrap, topic)) == 200
 
 
+def test_a_broker_that_stays_away_ends_the_load_and_what_is_not_known_to_be_stored_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.loadgen.outlet._STORE_S_MAX", 1.0)
+    with DevelopmentBroker() as broker:
+        kafka = _made(broker.bootstrap, "left")
+        pace = Schedule(constant_arrivals(10_000), 20_000)
+        report = send_all(
+            kafka, "left", Workload(WorkloadSettings()), pace, on_progress=lambda _progress: broker.kill()
+        )
+    assert 0 < report.delivered < 20_000
+    assert report.delivered + report.failed == report.events == 20_000
+    assert report.first_error is not None
+    assert "left" in report.first_error
+
+
 def test_a_broker_that_restarts_costs_time_and_neither_an_event_nor_the_order() -> None:
     with DevelopmentBroker() as broker:
         topic = "restarted"
