@@ -29,6 +29,7 @@ from types import FrameType
 from typing import NoReturn, Protocol, cast
 
 from millstream.processor.errors import MillstreamError, PipelineError, SettingsError
+from millstream.processor.messages import tell
 
 FAILED = 1
 TO_MEND = 2
@@ -116,9 +117,7 @@ def _leave_stdout() -> None:
 
 
 def _report(error: MillstreamError | str, code: int) -> int:
-    # A disk that is full of logs takes no message either; the exit code is all that is left then.
-    with contextlib.suppress(OSError):
-        print(f"millstream: {error}", file=sys.stderr)
+    tell(str(error))
     return code
 
 

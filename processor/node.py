@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import sys
 from typing import Final
 
 from millstream.processor.actions import Outcome
 from millstream.processor.agent import Agent, HostFactory
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.http import bind
+from millstream.processor.messages import tell
 from millstream.processor.supervision import NodeSettings
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -50,8 +49,5 @@ def run_node(
 
 def report(outcome: Outcome) -> int:
     """Tell the user what there is to tell, once; answers the exit code."""
-    if outcome.message is not None:
-        # A disk that is full of logs takes no message either, and the exit code still says how it ended.
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"millstream: {outcome.message}\n")
+    tell(outcome.message)
     return outcome.exit_code

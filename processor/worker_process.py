@@ -47,6 +47,7 @@ from millstream.processor.errors import (
 )
 from millstream.processor.event_log import EventLog, configure_logging
 from millstream.processor.event_loop import new_event_loop
+from millstream.processor.messages import tell
 from millstream.processor.process_use import process_use
 from millstream.processor.shard_host import HostEvent, ShardHost, ShardReleased, ShardRestarted, ShardStarted
 
@@ -270,6 +271,7 @@ def main(arguments: list[str]) -> int:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         code = runner.run(serve_agent(end))
     bound_exit(code)
+    tell(None)
     return code
 
 

@@ -323,11 +323,11 @@ def test_a_stop_drains_every_worker_and_ends_well() -> None:
 def test_what_a_drain_releases_is_no_surprise_and_anything_else_is(caplog: pytest.LogCaptureFixture) -> None:
     world = World.ready(1, 2)
     world.perform(world.node.received(0, ShardReleased(0), world.now))
-    assert [record.message for record in caplog.records] == ["shard.released_unasked worker=0 shard=0"]
+    assert caplog.text.count("shard.released_unasked worker=0 shard=0") == 1
     caplog.clear()
     world.perform(world.node.stop(world.now, 15))
     world.perform(world.node.received(0, ShardReleased(1), world.now))
-    assert caplog.records == []
+    assert "shard.released_unasked" not in caplog.text
 
 
 def test_a_stop_while_starting_ends_at_once() -> None:
