@@ -32,15 +32,27 @@ class FetchLimits:
     """Bounds of reading ahead.
 
     A worker asks for `partition_bytes_max` of a partition at a time while its feed holds less than
-    `feed_bytes_max`. A fetch that finds nothing waits at the broker for `wait_ms_max`.
+    `feed_bytes_max`. A fetch that finds nothing waits at the broker for `wait_ms_max`. After one that brought less than
+    `small_answer_bytes` the next begins no sooner than `spacing_ms` after it: a trickle would be fetched record by
+    record otherwise, at the cost of a request each, and commits wait longer than that anyway.
     """
 
     wait_ms_max: int = 50
+    spacing_ms: int = 5
+    small_answer_bytes: int = 64 * 1024
     bytes_min: int = 1
     answer_bytes_max: int = 16 * 1024 * 1024
     partition_bytes_max: int = 1024 * 1024
     feed_bytes_max: int = 2 * 1024 * 1024
     batch_bytes_max: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What a fetch brought. `trouble`: a partition is in a state that may pass, or has moved."""
+
+    trouble: bool
+    byte_count: int
 
 
 class Feed:
@@ -180,9 +192,11 @@ class Fetcher:
 
     async def _serve_broker(self, node_id: int) -> None:
         """Keep one fetch in flight at this broker for the feeds whose partitions it leads."""
+        loop = asyncio.get_running_loop()
         failures = 0
         turn = 0
         while True:
+            began = loop.time()
             self._wake_up[node_id].clear()
             wanted = [feed for feed in self._feeds if feed.hungry(self._limits.feed_bytes_max)]
             wanted = [feed for feed in wanted if self._cluster.leader(feed.partition) == node_id]
@@ -193,19 +207,21 @@ class Fetcher:
             # its turn to be the first.
             turn = (turn + 1) % len(wanted)
             try:
-                trouble = await self._fetch(node_id, wanted[turn:] + wanted[:turn])
+                answered = await self._fetch(node_id, wanted[turn:] + wanted[:turn])
                 self.last_failure = None
             except UnavailableError as error:
                 self.last_failure = str(error)
                 self._fetch_failed(error)
-                trouble = True
-            failures = failures + 1 if trouble else 0
-            if trouble:
+                answered = _Answered(trouble=True, byte_count=0)
+            failures = failures + 1 if answered.trouble else 0
+            if answered.trouble:
                 await asyncio.sleep(retry_pause_s(failures - 1))
                 await self._refresh()
+            elif answered.byte_count < self._limits.small_answer_bytes:
+                await asyncio.sleep(max(0.0, began + self._limits.spacing_ms / 1000 - loop.time()))
 
-    async def _fetch(self, node_id: int, feeds: list[Feed]) -> bool:
-        """One fetch. True where a partition is in a state that may pass, or has moved."""
+    async def _fetch(self, node_id: int, feeds: list[Feed]) -> _Answered:
+        """One fetch."""
         asked = {(feed.topic_id, feed.partition.partition): feed for feed in feeds}
         request = FetchRequest(
             [
@@ -225,7 +241,7 @@ class Fetcher:
             feed = asked.get((part.topic_id, part.partition))
             if feed is not None and not feed.closed:
                 trouble |= self._deliver(feed, part)
-        return trouble
+        return _Answered(trouble, sum(len(part.data) for part in answer.partitions))
 
     def _deliver(self, feed: Feed, part: FetchedPartition) -> bool:
         if part.error == Code.NONE:
