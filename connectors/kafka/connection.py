@@ -38,7 +38,6 @@ class _Call:
         self._request = request
         self.RESPONSE_TYPE = self
         self.correlation_id = 0
-        self._header = b""
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> _Call:
         key, version = self._request.API_KEY, self._request.API_VERSION
@@ -51,9 +50,13 @@ class _Call:
         return self
 
     def build_request_header(self, *, correlation_id: int, client_id: str) -> _EncodedHeader:
-        name = client_id.encode()
-        fixed = struct.pack(">hhih", self._request.API_KEY, self._request.API_VERSION, correlation_id, len(name))
-        return _EncodedHeader(fixed + name + b"\x00")
+        header = Writer()
+        header.int16(self._request.API_KEY)
+        header.int16(self._request.API_VERSION)
+        header.int32(correlation_id)
+        header.plain_string(client_id)
+        header.no_tags()
+        return _EncodedHeader(header.finish())
 
     def encode(self) -> bytes:
         writer = Writer()

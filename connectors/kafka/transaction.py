@@ -18,6 +18,7 @@ from millstream.connectors.kafka.error_codes import Code
 from millstream.connectors.kafka.requests import CoordinatorType
 from millstream.connectors.kafka.sender import Deadline, Sender, worst
 from millstream.connectors.kafka.transaction_requests import (
+    NO_PRODUCER,
     EndTxnRequest,
     InitProducerIdRequest,
     OffsetCommitRequest,
@@ -175,7 +176,7 @@ class PlainCommitter:
 
     async def fence(self) -> Permit:
         """There is nobody to fence."""
-        return Permit(ProducerIdentity(-1, -1))
+        return Permit(NO_PRODUCER)
 
     async def holds(self, permit: Permit) -> bool:  # noqa: ARG002 - as the other committer has it
         """There is nobody who could have fenced us."""
