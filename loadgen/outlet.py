@@ -23,8 +23,9 @@ from millstream.connectors.kafka.sender import Deadline, Sender
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.transaction_requests import NO_PRODUCER, InitProducerIdRequest
 from millstream.loadgen.workload import Events
-from millstream.processor.columns import OutputRecords, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Slices
 from millstream.processor.errors import MillstreamError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 BATCH_BYTES_MAX = 1_000_000
 _ROLE = "load"

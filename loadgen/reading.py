@@ -18,8 +18,9 @@ import numpy as np
 
 from millstream.loadgen.accounting import Observed
 from millstream.loadgen.event_fields import event_fields
-from millstream.processor.columns import Int64s, TopicPartition
+from millstream.processor.columns import Int64s
 from millstream.processor.errors import SettingsError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 # Few enough to stay in a core's cache on their way from the client to columns, which halves the cost of a record.
 READ_RECORDS_MAX = 1000

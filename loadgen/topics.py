@@ -9,8 +9,8 @@ import confluent_kafka
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 _ANSWER_S = 20.0
 _REPLICATION_OF_THE_BROKER = -1

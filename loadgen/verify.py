@@ -27,8 +27,8 @@ from millstream.loadgen.reading import KeyNumbers, Reading, TopicReader
 from millstream.loadgen.timeline import Timeline
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import SettingsError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 _READ_S = 0.1
 # Records may be late; the news that there are none takes a connection and one answer.

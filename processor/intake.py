@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from millstream.processor.columns import Records, TopicPartition
+from millstream.processor.columns import Records
 from millstream.processor.errors import CorruptBatchError, InvariantError, OffsetLostError, PositionLostError
 from millstream.processor.event_log import EventLog
 from millstream.processor.interfaces import Effects
 from millstream.processor.log import Feed, Permit, ShardLog, Start
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import Standing
 
 _log: Final = EventLog(logging.getLogger("millstream.engine"))

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millstream.processor.columns import OutputRecords, Records, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Records, Slices
 from millstream.processor.counts import Counts as Counts
 from millstream.processor.errors import CorruptBatchError
+from millstream.processor.partitions import TopicPartition
 
 
 class ValueCodec(Protocol):

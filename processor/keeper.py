@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.processor.build import BuiltPipeline
-from millstream.processor.columns import OutputRecords, TopicPartition
+from millstream.processor.columns import OutputRecords
 from millstream.processor.errors import FencedError, OutcomeUnknownError, RefusedError, UnavailableError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
 from millstream.processor.log import Log, ShardLog
 from millstream.processor.measures import ShardReport
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import Begun, begin
 from millstream.processor.preparation import Names, read_state
 from millstream.processor.shard import ShardRun, ShardSettings

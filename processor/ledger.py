@@ -14,8 +14,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError
+from millstream.processor.partitions import TopicPartition
 
 VERSION = 1
 

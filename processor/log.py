@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from millstream.processor.columns import OutputRecords, Records, TopicPartition
+from millstream.processor.partitions import TopicPartition
+
+if TYPE_CHECKING:
+    # The agent asks for offsets and topics as well, and has no arrays.
+    from millstream.processor.columns import OutputRecords, Records
 
 Start: TypeAlias = Literal["earliest", "latest"] | datetime
 """Where to begin: at the log's start, at its end, or at the first record at or after a time."""

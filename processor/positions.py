@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.processor import ledger
-from millstream.processor.columns import TopicPartition
 from millstream.processor.intake import InputPolicy, after_lost
 from millstream.processor.ledger import LedgerState, StartedRecord
 from millstream.processor.log import Log, Permit, ShardLog, Start
+from millstream.processor.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from millstream.processor.columns import Records, TopicPartition
+from millstream.processor.columns import Records
 from millstream.processor.errors import CorruptBatchError
 from millstream.processor.interfaces import Effects, ValueCodec
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.stages.batch import Batch, Identity
 from millstream.processor.stages.corrupt_batches import effects_of
 from millstream.processor.stages.dead_letters import dead_letters

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import FencedError, RefusedError, SettingsError
 from millstream.processor.ledger import LedgerState
 from millstream.processor.log import Log, Permit, ShardLog, Start
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.preparation import Names, read_state
 from millstream.processor.shard import LOOK_S
 

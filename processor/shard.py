@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from millstream.processor.columns import OutputRecords, TopicPartition
+from millstream.processor.columns import OutputRecords
 from millstream.processor.errors import CorruptBatchError, FencedError, InvariantError, UserError
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
 from millstream.processor.together import together
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from millstream.processor.columns import Int64s, Records, TopicPartition
+from millstream.processor.columns import Int64s, Records
 from millstream.processor.errors import FencedError, OutcomeUnknownError, UnavailableError
 from millstream.processor.measures import (
     COMMIT_BOUNDS_S,
@@ -22,6 +22,7 @@ from millstream.processor.measures import (
     ShardState,
     Tally,
 )
+from millstream.processor.partitions import TopicPartition
 
 # Enough to see a percentile of a batch, and few enough to cost microseconds.
 SAMPLES_PER_BATCH: Final = 32

@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from millstream.processor.built import BuiltPipeline
-from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Records, Slices, TopicPartition
+from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Records, Slices
 from millstream.processor.errors import UserError
 from millstream.processor.headers import decode_headers, encode_headers
 from millstream.processor.interfaces import Counts
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.record import Record
 
 

@@ -15,9 +15,10 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from millstream.processor.columns import OutputRecords, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Slices
 from millstream.processor.errors import FencedError
 from millstream.processor.log import Bounds, Committed, Feed, Fetched, Log, Outbox, Permit, ShardLog, TopicPlan
+from millstream.processor.partitions import TopicPartition
 
 
 class World(Protocol):

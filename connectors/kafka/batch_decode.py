@@ -42,8 +42,9 @@ from millstream.connectors.kafka.batch_kernels import (
     walk_batches,
 )
 from millstream.connectors.kafka.compression import Compression, DecompressionError, first_room
-from millstream.processor.columns import Bools, Bytes, Index, Int64s, Records, Slices, TopicPartition
+from millstream.processor.columns import Bools, Bytes, Index, Int64s, Records, Slices
 from millstream.processor.errors import CorruptBatchError
+from millstream.processor.partitions import TopicPartition
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 

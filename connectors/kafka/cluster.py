@@ -24,8 +24,8 @@ from millstream.connectors.kafka.requests import (
 )
 from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 R = TypeVar("R")
 

@@ -18,9 +18,9 @@ from millstream.connectors.kafka.error_codes import RETRIABLE, Code, error_for
 from millstream.connectors.kafka.read_requests import FetchedPartition, FetchPartition, FetchRequest
 from millstream.connectors.kafka.record_batch import decode_batches
 from millstream.connectors.kafka.seldom import SeldomWarning
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import CorruptBatchError, MillstreamError, PositionLostError, UnavailableError
 from millstream.processor.log import Fetched
+from millstream.processor.partitions import TopicPartition
 
 FETCH_ROLE = "fetch"
 _LEADERLESS_PAUSE_S = 0.1

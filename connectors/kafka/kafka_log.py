@@ -21,10 +21,10 @@ from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.transaction import Permit, PlainCommitter, TransactionalCommitter
 from millstream.connectors.kafka.transaction_requests import OffsetToCommit
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import UnavailableError
 from millstream.processor.log import Bounds, Committed, Positions, Sealed, Start, TopicPlan
 from millstream.processor.log import Permit as AnyPermit
+from millstream.processor.partitions import TopicPartition
 
 _METADATA_REFRESH_S = 5.0
 

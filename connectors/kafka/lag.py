@@ -16,9 +16,9 @@ from millstream.connectors.kafka.read_requests import CommittedOffset, FetchPart
 from millstream.connectors.kafka.record_batch import decode_batches
 from millstream.connectors.kafka.sender import Deadline, Sender
 from millstream.connectors.kafka.settings import KafkaSettings
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import CorruptBatchError, UnavailableError
 from millstream.processor.log import Bounds
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.reset import known_pipeline
 
 _TIMEOUT_S: Final = 10.0

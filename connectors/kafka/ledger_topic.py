@@ -12,8 +12,9 @@ from millstream.connectors.kafka.offsets import Offsets
 from millstream.connectors.kafka.read_requests import FetchPartition, FetchRequest
 from millstream.connectors.kafka.record_batch import BatchBuilder, decode_batches
 from millstream.connectors.kafka.sender import Deadline, Sender
-from millstream.processor.columns import OutputRecords, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Slices
 from millstream.processor.errors import OutcomeUnknownError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 _FETCH_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024

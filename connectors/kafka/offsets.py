@@ -16,9 +16,9 @@ from millstream.connectors.kafka.read_requests import (
 )
 from millstream.connectors.kafka.requests import CoordinatorType
 from millstream.connectors.kafka.sender import Deadline, Sender, worst
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import OutcomeUnknownError, UnavailableError
 from millstream.processor.log import Bounds
+from millstream.processor.partitions import TopicPartition
 
 # An unstable offset belongs to a transaction that is being resolved; that takes milliseconds.
 _UNSTABLE_PAUSE_S = 0.003

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from millstream.connectors.kafka.placement import place, rows_by_partition
 from millstream.connectors.kafka.record_batch import BatchBuilder, Compression, SealedBatch
-from millstream.processor.columns import OutputRecords, TopicPartition
+from millstream.processor.columns import OutputRecords
+from millstream.processor.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from millstream.connectors.kafka.transaction_requests import by_topic
 from millstream.connectors.kafka.wire import Reader, Writer
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 READ_COMMITTED = 1
 

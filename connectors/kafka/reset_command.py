@@ -16,9 +16,9 @@ from millstream.connectors.kafka.kafka_log import KafkaLog, LogSettings
 from millstream.connectors.kafka.lag import lags_of
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import SettingsError
 from millstream.processor.log import Start
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.reset import Moved, Plan, ResetRequest, carry_out, plan_reset
 from millstream.processor.setting_sources import add_config_argument
 

@@ -10,8 +10,8 @@ from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
 from millstream.connectors.kafka.error_codes import MOVED, RETRIABLE, Code, code_name, error_for
 from millstream.connectors.kafka.requests import CoordinatorType, Request
 from millstream.connectors.kafka.transaction_requests import ProduceRequest
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import OutcomeUnknownError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 T = TypeVar("T")
 Batches = Mapping[TopicPartition, bytes | memoryview]

@@ -26,8 +26,8 @@ from millstream.connectors.kafka.transaction_requests import (
     ProducerIdentity,
     TxnOffsetCommitRequest,
 )
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import OutcomeUnknownError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 # While the broker resolves the old owner's transaction it answers CONCURRENT_TRANSACTIONS; that takes milliseconds.
 _FENCE_PAUSE_S = 0.004

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from millstream.connectors.kafka.wire import Reader, Writer
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ import numpy as np
 from millstream.connectors.kafka.outbox import KafkaOutbox, OutputSettings
 from millstream.connectors.kafka.record_batch import BatchBuilder, Compression, decode_batches
 from millstream.processor.codecs.fidelity import Fidelity
-from millstream.processor.columns import NO_TIMESTAMP, Bools, OutputRecords, Records, Slices, TopicPartition
+from millstream.processor.columns import NO_TIMESTAMP, Bools, OutputRecords, Records, Slices
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.pipeline import Pipeline
 from millstream.processor.stages.column_calls import Columns
 from millstream.processor.stream import Stream

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.counts import Counts
 from millstream.processor.errors import CorruptBatchError, StageError
 from millstream.processor.interfaces import Effects
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.stages.batch import Identity
 from millstream.processor.stages.dead_letters import corrupt_batch_letter
 from millstream.processor.stages.sizes import too_large

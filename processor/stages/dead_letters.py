@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Slices, TopicPartition
+from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Slices
 from millstream.processor.errors import CorruptBatchError, RecordTooLargeError
 from millstream.processor.headers import NO_HEADERS, encode_headers
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.stages.batch import Batch, Failure, Identity, error_text
 from millstream.processor.stages.sizes import too_large
 

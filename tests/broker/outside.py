@@ -17,7 +17,7 @@ from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import VerifySettings, judge
 from millstream.loadgen.workload import Workload, WorkloadSettings
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 Header = tuple[str, bytes | None]
 

@@ -11,8 +11,9 @@ from crc32c import crc32c
 
 from millstream.connectors.kafka.compression import Compression, compress, decompress
 from millstream.connectors.kafka.record_batch import BatchBuilder, FetchedRecords
-from millstream.processor.columns import OutputRecords, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Slices
 from millstream.processor.headers import encode_headers
+from millstream.processor.partitions import TopicPartition
 
 PARTITION = TopicPartition("events", 3)
 HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -13,12 +13,13 @@ import pytest
 from memory_broker import MemoryBroker
 from memory_log import MemoryLog
 
-from millstream.processor.columns import OutputRecords, Records, TopicPartition
+from millstream.processor.columns import OutputRecords, Records
 from millstream.processor.counts import Counts
 from millstream.processor.errors import StageError
 from millstream.processor.intake import InputPolicy
 from millstream.processor.interfaces import Effects
 from millstream.processor.pacing import Pacing
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard import ShardRun, ShardSettings
 
 STOP = InputPolicy("earliest", "stop")

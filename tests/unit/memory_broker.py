@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import FencedError
+from millstream.processor.partitions import TopicPartition
 
 Header = tuple[str, bytes | None]
 _topic_ids = count(1)

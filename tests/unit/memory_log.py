@@ -19,7 +19,7 @@ import numpy as np
 from memory_broker import MemoryBroker, Message
 from trouble import Trouble
 
-from millstream.processor.columns import OutputRecords, Records, Slices, TopicPartition
+from millstream.processor.columns import OutputRecords, Records, Slices
 from millstream.processor.errors import (
     CorruptBatchError,
     MillstreamError,
@@ -27,6 +27,7 @@ from millstream.processor.errors import (
     UnavailableError,
 )
 from millstream.processor.log import Bounds, Committed, Fetched, Start, TopicPlan
+from millstream.processor.partitions import TopicPartition
 
 T = TypeVar("T")
 

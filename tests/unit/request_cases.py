@@ -55,7 +55,7 @@ from millstream.connectors.kafka.transaction_requests import (
     ProducerIdentity,
     TxnOffsetCommitRequest,
 )
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 
 class Uuid(t.AbstractType[uuid.UUID]):  # type: ignore[misc, name-defined]

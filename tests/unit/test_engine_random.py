@@ -19,9 +19,9 @@ from virtual_time import simulated
 
 from millstream.processor import Pipeline
 from millstream.processor.built import BuiltPipeline
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError, UnavailableError
 from millstream.processor.host import Host, RunOptions
+from millstream.processor.partitions import TopicPartition
 
 _STORM_S = 6.0
 _STEPS = (*COMMIT_STEPS, "fence", "committed", "starting", "bounds", "limits", "read-ledger", "append-ledger", "fetch")

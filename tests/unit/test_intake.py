@@ -15,7 +15,6 @@ from memory_broker import MemoryBroker
 from memory_log import MemoryLog
 from virtual_time import simulated
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.counts import Counts
 from millstream.processor.errors import (
     CorruptBatchError,
@@ -26,6 +25,7 @@ from millstream.processor.errors import (
 )
 from millstream.processor.intake import Intake, Taken, of_shard
 from millstream.processor.interfaces import Effects
+from millstream.processor.partitions import TopicPartition
 
 
 class World:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import RefusedError
 from millstream.processor.ledger import (
     CreatedRecord,
@@ -18,6 +17,7 @@ from millstream.processor.ledger import (
     encode,
     fold,
 )
+from millstream.processor.partitions import TopicPartition
 
 topics = st.text(min_size=1, max_size=10)
 records = st.one_of(

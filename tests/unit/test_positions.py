@@ -11,11 +11,11 @@ from memory_broker import MemoryBroker
 from memory_log import MemoryLog
 from virtual_time import simulated
 
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import OffsetLostError, OutcomeUnknownError, UnavailableError
 from millstream.processor.intake import InputPolicy
 from millstream.processor.ledger import ReadingRecord, encode
 from millstream.processor.log import Start
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import begin
 from millstream.processor.preparation import read_state
 

@@ -12,8 +12,8 @@ from virtual_time import simulated
 
 from millstream.processor import Pipeline
 from millstream.processor.built import BuiltPipeline
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import PipelineError, RefusedError, UnavailableError
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.preparation import Preparation, default_shards, prepare
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from virtual_time import simulated
 
-from millstream.processor.columns import Records, Slices, TopicPartition
+from millstream.processor.columns import Records, Slices
 from millstream.processor.errors import FencedError, OutcomeUnknownError, UnavailableError, WorldError
 from millstream.processor.measures import COMMIT_BOUNDS_S, LATENCY_BOUNDS_S, UNKNOWN_LAG, Histogram
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import SAMPLES_PER_BATCH, ShardWatch, Standing, sample_of
 
 HERE = TopicPartition("in", 0)

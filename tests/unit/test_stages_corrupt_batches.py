@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from millstream.processor import OnError, Pipeline
-from millstream.processor.columns import TopicPartition
 from millstream.processor.counts import Counts
 from millstream.processor.errors import CorruptBatchError, StageError
 from millstream.processor.headers import decode_headers
 from millstream.processor.interfaces import Effects
+from millstream.processor.partitions import TopicPartition
 from millstream.processor.program import CompiledProgram
 
 PLACE = TopicPartition("orders", 3)
