@@ -43,7 +43,7 @@ class Arena:
         while True:
             self._reserve(min(room, available))
             try:
-                self._used += decompress_into(kind, payload, self._buffer[start:])
+                self._used += decompress_into(kind, payload, self._buffer[start:].data)
             except DecompressionError:
                 if room >= available:
                     break

@@ -26,11 +26,15 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition's part of the answer. `data` points into the answer's bytes."""
+    """One partition's part of the answer. `data` points into the answer's bytes.
+
+    Both offsets are ends of the log: of what all in-sync replicas have, and of what of it is decided.
+    """
 
     topic_id: uuid.UUID
     partition: int
     error: int
+    high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: Sequence[tuple[int, int]]
@@ -99,7 +103,7 @@ def _read_fetched_topic(reader: Reader) -> list[FetchedPartition]:
     def read_partition(reader: Reader) -> FetchedPartition:
         partition = reader.int32()
         error = reader.int16()
-        reader.int64()  # high watermark
+        high_watermark = reader.int64()
         last_stable_offset = reader.int64()
         log_start_offset = reader.int64()
         aborted = reader.array(_read_aborted)
@@ -107,7 +111,14 @@ def _read_fetched_topic(reader: Reader) -> list[FetchedPartition]:
         data = reader.nullable_blob()
         reader.skip_tags()
         return FetchedPartition(
-            topic_id, partition, error, last_stable_offset, log_start_offset, aborted, data or memoryview(b"")
+            topic_id,
+            partition,
+            error,
+            high_watermark,
+            last_stable_offset,
+            log_start_offset,
+            aborted,
+            data or memoryview(b""),
         )
 
     partitions = reader.array(read_partition)

@@ -66,20 +66,28 @@ class ProduceAnswer:
     message: str | None
 
 
+ALL_IN_SYNC = -1
+LEADER_ALONE = 1
+
+
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """Produce v12: one record batch for each partition. Without a transactional id it is an ordinary produce."""
+    """Produce v12: one record batch for each partition. Without a transactional id it is an ordinary produce.
+
+    `acks` says who has stored the batches when it is answered.
+    """
 
     transactional_id: str | None
     batches: Mapping[TopicPartition, bytes | memoryview]
     timeout_ms: int
+    acks: int = ALL_IN_SYNC
 
     API_KEY: ClassVar[int] = 0
     API_VERSION: ClassVar[int] = 12
 
     def write(self, writer: Writer) -> None:
         writer.string(self.transactional_id)
-        writer.int16(-1)  # all in-sync replicas
+        writer.int16(self.acks)
         writer.int32(self.timeout_ms)
         topics = by_topic(self.batches)
         writer.array_size(len(topics))

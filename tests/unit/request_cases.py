@@ -44,6 +44,7 @@ from millstream.connectors.kafka.requests import (
     TopicView,
 )
 from millstream.connectors.kafka.transaction_requests import (
+    LEADER_ALONE,
     EndTxnAnswer,
     EndTxnRequest,
     InitProducerIdAnswer,
@@ -229,11 +230,11 @@ CASES = [
         [ProduceAnswer(A0, 0, None), ProduceAnswer(B1, 47, "fenced")],
     ),
     Case(
-        ProduceRequest(None, {A0: b"x"}, 1),
+        ProduceRequest(None, {A0: b"x"}, 1, LEADER_ALONE),
         0,
         12,
         struct_(STRING, t.Int16, t.Int32, array(STRING, array(t.Int32, t.CompactBytes))),
-        (None, -1, 1, [("a", [(0, b"x", NO_TAGS)], NO_TAGS)], NO_TAGS),
+        (None, 1, 1, [("a", [(0, b"x", NO_TAGS)], NO_TAGS)], NO_TAGS),
         struct_(
             array(STRING, array(t.Int32, t.Int16, t.Int64, t.Int64, t.Int64, array(t.Int32, STRING), STRING)), t.Int32
         ),
@@ -341,8 +342,8 @@ CASES = [
         FetchAnswer(
             0,
             [
-                FetchedPartition(ONE, 0, 0, 70, 10, [(5, 60)], memoryview(b"batches")),
-                FetchedPartition(TWO, 1, 1, -1, 3, [], memoryview(b"")),
+                FetchedPartition(ONE, 0, 0, 80, 70, 10, [(5, 60)], memoryview(b"batches")),
+                FetchedPartition(TWO, 1, 1, -1, -1, 3, [], memoryview(b"")),
             ],
         ),
     ),
