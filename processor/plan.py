@@ -5,7 +5,7 @@ Everyone who knows the same facts computes the same answer, so nobody has to be 
 1. the workers' numbers of shards differ by one at most;
 2. as few shards as possible change hands, because each move costs a fence and a pause;
 3. a shard whose owner is gone goes to another zone than that one's: what took it may be about to take its neighbours;
-4. nodes have as few shards as can be, and workers the same within them.
+4. it goes to the node that has the fewest shards.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class _Planning(Generic[Worker]):
         return True
 
     def place(self, shard: int, last: Place) -> None:
-        """Find the best place for a shard whose owner is gone."""
+        """Find the best place for a shard that nobody keeps; `last` is where it was when that is to be avoided."""
         places, loads = self._places, self._node_loads
 
-        def badness(worker: Worker) -> tuple[bool, int, int]:
+        def badness(worker: Worker) -> tuple[bool, int]:
             node, zone = places[worker]
-            return (zone != "" and zone == last.zone, loads[node], self.held[worker])
+            return (zone != "" and zone == last.zone, loads[node])
 
         self._give(shard, min(filter(self._has_room, self.held), key=badness))
 

@@ -88,4 +88,4 @@ def test_planning_twice_changes_nothing(previous: dict[int, int], workers: froze
 
 
 def test_workers_may_be_named_by_anything_that_sorts() -> None:
-    assert plan({}, [("b", 1), ("a", 2)], range(3)) == {0: ("a", 2), 1: ("b", 1), 2: ("a", 2)}
+    assert plan({}, [("b", 1), ("a", 2)], range(3)) == {0: ("a", 2), 1: ("a", 2), 2: ("b", 1)}
