@@ -18,6 +18,7 @@ from millstream.processor.partitions import TopicPartition
 
 def snapshot(membership: Membership) -> SnapshotRecord:
     """All that the membership knows, as a record. It must have seen a record: there is nothing to say before."""
+    assert membership.next_offset > 0
     facts = membership.facts
     workers = sorted(membership.workers)
     places = {worker: place for place, worker in enumerate(workers)}

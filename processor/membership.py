@@ -186,7 +186,7 @@ def _worker_down(membership: Membership, offset: int, record: WorkerDownRecord) 
             return membership
         return replace(membership, nodes={**membership.nodes, record.node: _heard_of(node, record)})
     workers = {worker: info for worker, info in membership.workers.items() if worker != down}
-    after = replace(membership, workers=workers, stalls=_stalls_after(membership, down, record.stalled))
+    after = replace(membership, workers=workers, stalls=_stalls_after(membership, record.stalled))
     return _settle(membership, after, offset)
 
 
@@ -198,8 +198,8 @@ def _heard_of(node: Node, record: WorkerUpRecord | WorkerDownRecord) -> Node:
     return msgspec.structs.replace(node, incarnations={**node.incarnations, record.worker: record.incarnation})
 
 
-def _stalls_after(membership: Membership, down: WorkerId, stalled: Stalled | None) -> Mapping[int, Stalled]:
-    if stalled is None or membership.holders.get(stalled.shard) != down:
+def _stalls_after(membership: Membership, stalled: Stalled | None) -> Mapping[int, Stalled]:
+    if stalled is None or stalled.shard >= (membership.facts.shards or 0):
         return membership.stalls
     before = membership.stalls.get(stalled.shard)
     attempts = before.attempts + 1 if before is not None and before.overlaps(stalled) else 1
@@ -210,14 +210,18 @@ def _leaving(membership: Membership, offset: int, record: LeavingRecord) -> Memb
     node = membership.nodes.get(record.node)
     if node is None:
         return membership
+    nodes = membership.nodes
     if record.worker is None:
-        theirs = [worker for worker in membership.workers if worker.node == record.node]
-        nodes = {**membership.nodes, record.node: msgspec.structs.replace(node, leaving=True)}
-    else:
-        theirs = [w for w in membership.workers if w == WorkerId(record.node, record.worker, record.incarnation or 0)]
-        nodes = dict(membership.nodes)
-    leaving = {worker: membership.workers[worker]._replace(leaving=True) for worker in theirs}
+        nodes = {**nodes, record.node: msgspec.structs.replace(node, leaving=True)}
+    leaving = {
+        worker: info._replace(leaving=True) for worker, info in membership.workers.items() if _is_named(record, worker)
+    }
     return _settle(membership, replace(membership, nodes=nodes, workers={**membership.workers, **leaving}), offset)
+
+
+def _is_named(record: LeavingRecord, worker: WorkerId) -> bool:
+    is_one = record.worker is None or (worker.worker, worker.incarnation) == (record.worker, record.incarnation)
+    return worker.node == record.node and is_one
 
 
 def _leave(membership: Membership, offset: int, record: LeaveRecord) -> Membership:
