@@ -50,9 +50,10 @@ class BeatsPage:
 class MembershipLog(Protocol):
     """The ledger and the beats of one pipeline, as one node uses them.
 
-    Each kind of call has a way of its own to the log, so that none waits behind another; calls of one kind are made one
-    at a time. Every call is bounded in time and raises UnavailableError where it could not be done, to be tried again,
-    and RefusedError where that cannot help.
+    Each kind of call has a way of its own to the log, so that none waits behind another. `follow` and `read_beats` are
+    called by one task each; the others may overlap. Every call is bounded in time and raises UnavailableError where it
+    could not be done, to be tried again at once (it is the log that sees to pauses), and RefusedError where that cannot
+    help.
     """
 
     async def connect(self) -> None:
@@ -66,7 +67,7 @@ class MembershipLog(Protocol):
         """
 
     async def append(self, values: Sequence[bytes]) -> None:
-        """Append records, next to each other; they are stored for good when this returns.
+        """Append records, in order; they are stored for good when this returns.
 
         What cannot be told to be stored is reported as UnavailableError, and may be stored all the same.
         """

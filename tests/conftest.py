@@ -3,5 +3,5 @@
 import pytest
 
 pytest_plugins = ["millstream.connectors.kafka.pytest_broker"]
-# A suite that several test modules share should say as much when it fails as they do.
-pytest.register_assert_rewrite("log_contract")
+# Suites that several test modules share should say as much when they fail as they do.
+pytest.register_assert_rewrite("log_contract", "membership_contract")

@@ -1,4 +1,4 @@
-"""The requests of administration: creating topics, reading their settings."""
+"""The requests of administration: creating topics, reading their settings, deleting records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from millstream.connectors.kafka.transaction_requests import by_topic
 from millstream.connectors.kafka.wire import Reader, Writer
+from millstream.processor.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +151,55 @@ def _skip_synonym(reader: Reader) -> None:
     reader.nullable_string()
     reader.int8()
     reader.skip_tags()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """Where a partition's log starts now; -1 where there was an error."""
+
+    partition: TopicPartition
+    log_start: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    """DeleteRecords v2, at the leader of the partitions: everything before an offset."""
+
+    before: Mapping[TopicPartition, int]
+    timeout_ms: int
+
+    API_KEY: ClassVar[int] = 21
+    API_VERSION: ClassVar[int] = 2
+
+    def write(self, writer: Writer) -> None:
+        topics = by_topic(self.before)
+        writer.array_size(len(topics))
+        for topic, partitions in topics.items():
+            writer.string(topic)
+            writer.array_size(len(partitions))
+            for partition in partitions:
+                writer.int32(partition)
+                writer.int64(self.before[TopicPartition(topic, partition)])
+                writer.no_tags()
+            writer.no_tags()
+        writer.int32(self.timeout_ms)
+        writer.no_tags()
+
+    def read(self, reader: Reader) -> list[DeletedRecords]:
+        reader.int32()
+        return [deleted for topic in reader.array(_read_deleted_topic) for deleted in topic]
+
+
+def _read_deleted_topic(reader: Reader) -> list[DeletedRecords]:
+    topic = reader.string()
+
+    def read_partition(reader: Reader) -> DeletedRecords:
+        partition = TopicPartition(topic, reader.int32())
+        deleted = DeletedRecords(partition, reader.int64(), reader.int16())
+        reader.skip_tags()
+        return deleted
+
+    partitions = reader.array(read_partition)
+    reader.skip_tags()
+    return partitions

@@ -49,6 +49,8 @@ class Cluster:
         self._connections: dict[tuple[int, Hashable], Connection] = {}
         self._opening: dict[tuple[int, Hashable], asyncio.Lock] = {}
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+        self._asked = 0
+        self._unanswered: dict[int, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshes = 0
         self._none_known_answers = SeldomWarning("brokers.silent")
@@ -200,13 +202,21 @@ class Cluster:
         return await connection.call(request, timeout_s=timeout_s or self.request_timeout_s)
 
     async def call_any(self, request: Request[R]) -> R:
-        """Send a request to any broker that answers. Raises UnavailableError when none does."""
+        """Send a request to any broker that answers. Raises UnavailableError when none does.
+
+        One that did not answer is asked last from then on: each try costs the whole timeout where it hangs.
+        """
         last = UnavailableError("the cluster has no brokers")
-        for node_id in list(self._view.brokers):
+        for node_id in sorted(self._view.brokers, key=lambda node: self._unanswered.get(node, 0)):
+            self._asked += 1
+            self._unanswered[node_id] = self._asked
             try:
-                return await self.call(node_id, LOOKUP_ROLE, request)
+                answer = await self.call(node_id, LOOKUP_ROLE, request)
             except UnavailableError as error:
                 last = error
+            else:
+                del self._unanswered[node_id]
+                return answer
         raise last
 
     async def coordinator(self, kind: CoordinatorType, key: str) -> int:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from millstream.connectors.kafka.compression import Compression, DecompressionError, decompress
+from millstream.connectors.kafka.compression import Compression, DecompressionError, compress, decompress
 from millstream.processor.errors import CorruptBatchError
 from millstream.processor.membership_log import Entry
 
@@ -33,24 +33,50 @@ _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
 _OFFSET_MAX = 1 << 62
 _RECORD_BYTES_MIN = 7
+_RECORD_BYTES_MAX = 20  # what a record of ours takes beside its value
+
+# A topic takes 1 MiB by default. A single record that is larger may still fit when it is packed.
+_BATCH_BYTES = 512 * 1024
+_PACKED_FROM_BYTES = 64 * 1024
 
 # A control record's key is its version and its type, int16 each; this is the type of an abort, of version 0.
 _ABORT_KEY = b"\0\0\0\0"
 
 
 def encode(values: Sequence[bytes]) -> bytes:
-    """One batch with a record for each value: no keys, no timestamps, nothing packed, no producer."""
-    payload = bytearray()
-    for delta, value in enumerate(values):
-        # Attributes 0, timestamp delta 0; then the delta, a null key, the value, no headers.
-        body = b"\0\0" + _zigzag(delta) + b"\x01" + _zigzag(len(value)) + value + b"\0"
-        payload += _zigzag(len(body)) + body
+    """One batch with a record for each value: no keys, no timestamps, no producer; packed where it is large.
+
+    Records without a time are also taken from a machine whose clock is an hour ahead.
+    """
+    payload = b"".join(_record(delta, value) for delta, value in enumerate(values))
+    kind = Compression.NONE if len(payload) < _PACKED_FROM_BYTES else Compression.ZSTD
+    packed = compress(kind, payload)
     count = len(values)
-    length = _HEADER_BYTES - _LENGTH_END + len(payload)
-    batch = bytearray(_HEADER.pack(0, length, -1, _MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, count))
-    batch += payload
+    length = _HEADER_BYTES - _LENGTH_END + len(packed)
+    header = _HEADER.pack(0, length, -1, _MAGIC, 0, kind, count - 1, -1, -1, -1, -1, -1, count)
+    batch = bytearray(header + packed)
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_END:]))
     return bytes(batch)
+
+
+def encode_all(values: Sequence[bytes]) -> list[bytes]:
+    """As many batches as keep each within what a topic takes by default, in order."""
+    batches: list[bytes] = []
+    part: list[bytes] = []
+    size = 0
+    for value in values:
+        if part and size + len(value) > _BATCH_BYTES:
+            batches.append(encode(part))
+            part, size = [], 0
+        part.append(value)
+        size += len(value) + _RECORD_BYTES_MAX
+    return [*batches, encode(part)] if part else batches
+
+
+def _record(delta: int, value: bytes) -> bytes:
+    # Attributes 0, timestamp delta 0; then the offset delta, a null key, the value, no headers.
+    body = b"\0\0" + _zigzag(delta) + b"\x01" + _zigzag(len(value)) + value + b"\0"
+    return _zigzag(len(body)) + body
 
 
 def _zigzag(number: int) -> bytes:

@@ -48,7 +48,8 @@ class Outside:
         """A new topic; settings are named with underscores: `max_message_bytes="2000"`."""
         name = self.unique(purpose)
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
+        # -1: as many replicas as the cluster makes by itself.
+        self._admin.create_topics([NewTopic(name, partitions, -1, config=config)])[name].result(20)
         return name
 
     def set_topic(self, topic: str, **settings: str) -> None:
@@ -102,7 +103,7 @@ class Outside:
     def load(self, topic: str, events: int, *, first_id: int = 0, keys: int = 50) -> None:
         """Write seeded events that the judge can account for; each call has keys of its own."""
         workload = Workload(WorkloadSettings(keys=keys, first_id=first_id, key_prefix=f"k{first_id}"))
-        kafka = KafkaSettings(brokers=(self.bootstrap,))
+        kafka = KafkaSettings(brokers=tuple(self.bootstrap.split(",")))
         # In a thread, since the caller's may have an event loop at work.
         with ThreadPoolExecutor(1) as thread:
             report = thread.submit(send_all, kafka, topic, workload, FullSpeed(events)).result()

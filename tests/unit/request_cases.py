@@ -14,6 +14,8 @@ import aiokafka.protocol.types as t
 
 from millstream.connectors.kafka.admin_requests import (
     CreateTopicsRequest,
+    DeletedRecords,
+    DeleteRecordsRequest,
     DescribeTopicSettingRequest,
     NewTopic,
     TopicAnswer,
@@ -440,5 +442,23 @@ CASES = [
             NO_TAGS,
         ),
         [TopicSetting("a", 0, "500"), TopicSetting("b", 29, None)],
+    ),
+    Case(
+        DeleteRecordsRequest({A0: 70, B1: 5, A5: 6}, 5000),
+        21,
+        2,
+        struct_(array(STRING, array(t.Int32, t.Int64)), t.Int32),
+        (
+            [("a", [(0, 70, NO_TAGS), (5, 6, NO_TAGS)], NO_TAGS), ("b", [(1, 5, NO_TAGS)], NO_TAGS)],
+            5000,
+            NO_TAGS,
+        ),
+        struct_(t.Int32, array(STRING, array(t.Int32, t.Int64, t.Int16))),
+        (
+            0,
+            [("a", [(0, 70, 0, NO_TAGS)], NO_TAGS), ("b", [(1, -1, 29, UNKNOWN_TAG)], UNKNOWN_TAG)],
+            NO_TAGS,
+        ),
+        [DeletedRecords(A0, 70, 0), DeletedRecords(B1, -1, 29)],
     ),
 ]

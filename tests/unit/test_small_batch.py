@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from millstream.connectors.kafka.compression import Compression
 from millstream.connectors.kafka.record_batch import decode_batches
-from millstream.connectors.kafka.small_batch import Decoded, decode, encode
+from millstream.connectors.kafka.small_batch import Decoded, decode, encode, encode_all
 from millstream.processor.errors import CorruptBatchError
 from millstream.processor.membership_log import Entry
 
@@ -62,6 +62,22 @@ def test_what_it_writes_is_read_by_both(values: list[bytes], base_offset: int) -
     data = with_base_offset(encode(values), base_offset)
     expected = Decoded([Entry(base_offset + i, v) for i, v in enumerate(values)], base_offset + len(values))
     assert both(data, fetch_offset=base_offset) == [expected, expected]
+
+
+def test_what_is_large_is_packed_and_many_records_become_several_batches() -> None:
+    text = b'{"topic":"orders","partition":17},'
+    values = [text, text * 60_000, *[b"x" * 1000] * 3000]
+    batches = encode_all(values)
+    assert all(len(data) < 1_000_000 for data in batches)
+    found: list[bytes] = []
+    for data in batches:
+        read, other = both(data, fetch_offset=0)
+        assert read == other
+        assert read is not None
+        found += [value for _, value in read.entries]
+    assert found == values
+    assert encode_all([]) == []
+    assert encode_all([text, text]) == [encode([text, text])]
 
 
 @given(ROWS, st.sampled_from(Compression), st.integers(0, 40))

@@ -1,0 +1,115 @@
+"""Kafka as what a node needs to be a member: the ledger followed and appended to, beats sent and read.
+
+Each way has a connection of its own, for a broker answers one request at a time for each connection: a fetch
+that waits for news would hold up a verdict. Waits are short, since what is late is of no use to a detector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millstream.connectors.kafka.cluster import Cluster
+from millstream.connectors.kafka.one_partition import OnePartition
+from millstream.connectors.kafka.seldom import SeldomWarning
+from millstream.connectors.kafka.settings import KafkaSettings
+from millstream.connectors.kafka.small_batch import encode_all
+from millstream.connectors.kafka.transaction_requests import LEADER_ALONE
+from millstream.processor.errors import CorruptBatchError, PositionLostError
+from millstream.processor.membership_log import BeatsPage, LedgerPage
+
+_LEDGER_BYTES: Final = 1024 * 1024
+# About two thousand beats, which take 15 ms to decode: longer, and the agent's loop would be late.
+_BEATS_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipTimeouts:
+    """How long things may take, in seconds.
+
+    `follow_wait_s` and `beats_wait_s` are how long a broker holds a fetch back while there is nothing new. Two fetches
+    of beats are `beats_spacing_s` apart at least: with a hundred nodes there are two thousand beats a second, and each
+    of a hundred readers would have them one by one. A beat is seen that much later at most. The others are bounds:
+    of one request or one page of the ledger, of an append that is tried again, of sending a beat or reading some.
+    """
+
+    follow_wait_s: float = 0.5
+    beats_wait_s: float = 0.1
+    beats_spacing_s: float = 0.02
+    request_s: float = 2.0
+    append_s: float = 5.0
+    beat_s: float = 1.0
+
+
+class KafkaMembershipLog:
+    """Implements `processor.membership_log.MembershipLog` on a pipeline's ledger and beats topics."""
+
+    def __init__(
+        self, kafka: KafkaSettings, *, ledger: str, beats: str, timeouts: MembershipTimeouts | None = None
+    ) -> None:
+        timeouts = timeouts or MembershipTimeouts()
+        request_timeout_ms = min(kafka.request_timeout_ms, int(timeouts.request_s * 1000))
+        self._cluster = Cluster(replace(kafka, request_timeout_ms=request_timeout_ms))
+        self._cluster.track([ledger, beats])
+        self._timeouts = timeouts
+        self._following = OnePartition(self._cluster, ledger, role="ledger follow", timeout_s=timeouts.request_s)
+        self._appending = OnePartition(self._cluster, ledger, role="ledger append", timeout_s=timeouts.append_s)
+        self._deleting = OnePartition(self._cluster, ledger, role="ledger delete", timeout_s=timeouts.append_s)
+        self._sending = OnePartition(self._cluster, beats, role="beats send", timeout_s=timeouts.beat_s)
+        self._reading = OnePartition(self._cluster, beats, role="beats read", timeout_s=timeouts.beat_s)
+        self._ledger_id: uuid.UUID | None = None
+        self._beats_offset: int | None = None
+        self._beats_read_at = float("-inf")
+        self._beats_missed = SeldomWarning("beats.missed", topic=beats)
+
+    async def connect(self) -> None:
+        """Reach the cluster, within its `connect_timeout_ms`; see that it can do Transactions V2."""
+        await self._cluster.connect()
+
+    async def follow(self, offset: int | None) -> LedgerPage:
+        """What stands in the ledger from `offset` on; from its start with None."""
+        topic_id = await self._following.topic_id()
+        if offset is None:
+            self._ledger_id = topic_id
+            offset = await self._following.start()
+        elif topic_id != self._ledger_id:
+            raise PositionLostError(f"the ledger was made anew: its topic is {topic_id} now, not {self._ledger_id}")
+        piece = await self._following.fetch(offset, wait_s=self._timeouts.follow_wait_s, bytes_max=_LEDGER_BYTES)
+        return LedgerPage(piece.entries, piece.next_offset, piece.log_start, piece.end_offset)
+
+    async def append(self, values: Sequence[bytes]) -> None:
+        """Append records; all in-sync replicas have them when this returns."""
+        await self._appending.append(encode_all(values))
+
+    async def delete_before(self, offset: int) -> None:
+        """Delete what stands in the ledger before `offset`. Raises RefusedError without permission to delete."""
+        await self._deleting.delete_before(offset)
+
+    async def send_beat(self, value: bytes) -> None:
+        """Send a beat; the leader has it when this returns."""
+        await self._sending.send(value, acks=LEADER_ALONE)
+
+    async def read_beats(self) -> BeatsPage:
+        """The beats since the last call. Where some were missed, or cannot be read, the next ones are at the end."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._beats_read_at + self._timeouts.beats_spacing_s - loop.time())
+        self._beats_read_at = loop.time()
+        if self._beats_offset is None:
+            self._beats_offset = await self._reading.end()
+        try:
+            piece = await self._reading.fetch(
+                self._beats_offset, wait_s=self._timeouts.beats_wait_s, bytes_max=_BEATS_BYTES
+            )
+        except (PositionLostError, CorruptBatchError) as error:
+            self._beats_missed(error)
+            self._beats_offset = None
+            return BeatsPage([], is_behind=True)
+        self._beats_offset = piece.next_offset
+        return BeatsPage([value for _, value in piece.entries], is_behind=piece.next_offset < piece.end_offset)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
