@@ -20,9 +20,10 @@ import msgspec
 
 from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
 from millstream.processor.child import Child, Exit
-from millstream.processor.control import Progress, Start, ToAgent
+from millstream.processor.control import Progress, Ready, Start, ToAgent
 from millstream.processor.event_log import EventLog
 from millstream.processor.http import HttpServer, Page
+from millstream.processor.stage_watch import LOOK_INTERVAL_S, StageWatch
 from millstream.processor.supervision import NodeSettings, Supervisor
 from millstream.processor.telemetry import METRICS_CONTENT_TYPE, Telemetry
 from millstream.processor.totals import Totals
@@ -61,6 +62,7 @@ class Agent:
         self._telemetry = Telemetry(self._supervisor, self._totals, self._now)
         self._children: dict[int, Child] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
+        self._stage_watches: dict[int, StageWatch] = {}
         self._stops: deque[int | None] = deque()
         self._wake = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
@@ -75,7 +77,9 @@ class Agent:
                 await stack.enter_async_context(self._pages(self._listener))
             await stack.enter_async_context(self._tasks)
             self._perform(self._supervisor.start(self._now()))
+            looking = self._tasks.create_task(self._watch_stages())
             outcome = await self._watch_clock()
+            looking.cancel()
             for watch in self._watches.values():
                 watch.cancel()
         return outcome
@@ -113,15 +117,30 @@ class Agent:
     def _heard(self, child: Child, message: ToAgent) -> None:
         if isinstance(message, Progress):
             self._totals.progress(child.start.worker, message, self._now())
+        if isinstance(message, Ready):
+            self._stage_watches[child.start.worker] = StageWatch(message.watch_plan)
         self._perform(self._supervisor.received(child.start.worker, message, self._now()))
         self._wake.set()
 
     def _gone(self, child: Child, exit_: Exit) -> None:
         worker = child.start.worker
         del self._children[worker], self._watches[worker]
+        self._stage_watches.pop(worker, None)
         self._totals.gone(worker)
         self._perform(self._supervisor.exited(worker, exit_.text, is_clean=exit_.is_clean, now=self._now()))
         self._wake.set()
+
+    async def _watch_stages(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for worker, watch in list(self._stage_watches.items()):
+                child = self._children[worker]
+                if (page := child.page) is None:
+                    continue
+                overdue = watch.look(self._now(), page.look(), page.ranges, is_stopped=child.is_stopped)
+                if overdue is not None:
+                    self._perform(self._supervisor.stalled(worker, overdue))
+                    self._wake.set()
 
     # -- what is done -------------------------------------------------------------------------------------------
 

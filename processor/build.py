@@ -39,6 +39,7 @@ from millstream.processor.signatures import (
     promises_nothing,
     shape_of,
 )
+from millstream.processor.stage_limits import watch_plan
 from millstream.processor.stages.batch import Identity
 from millstream.processor.stages.calls import Caller, WrongAnswerError
 from millstream.processor.stages.column_calls import ColumnCaller
@@ -46,6 +47,7 @@ from millstream.processor.stages.columns import ColumnsStage, FilterColumnsStage
 from millstream.processor.stages.encoding import Encoder
 from millstream.processor.stages.events import FilterStage, FlatMapStage, MapStage, listing
 from millstream.processor.stages.write import WriteStage, as_headers, as_key, as_timestamp
+from millstream.processor.stalled import WatchPlan
 
 __all__ = ["BuiltPipeline", "build"]
 
@@ -110,6 +112,8 @@ class _Builder:
 
     def _policy(self, index: int, spec: Spec, parent: _Channel | None) -> OnError:
         self._report(index, [*checks.stage_name_mistakes(spec.name), *checks.policy_mistakes(spec.on_error)])
+        if not isinstance(spec, ReadSpec):
+            self._report(index, checks.stage_timeout_mistakes(spec.stage_timeout_s))
         if spec.on_error is not None:
             return as_policy(spec.on_error)
         if parent is not None and parent.read.on_error is not None:
@@ -349,6 +353,7 @@ class _Builder:
             CompiledProgram(() if self.mistakes else self._sources(), dead_letter_topic),
             self._input_codecs(),
             self._output_codecs(),
+            WatchPlan() if self.mistakes else watch_plan(self.graph, self.names, self._stages, self.settings),
         )
 
     def _sources(self) -> tuple[Source, ...]:
@@ -359,6 +364,8 @@ class _Builder:
             stage = self._stages[index]
             if stage is not None:
                 steps[index] = Step(
+                    index,
+                    self._identity(index),
                     stage,
                     tuple(
                         tuple(steps[child] for child in self.graph.children(index, port))

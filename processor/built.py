@@ -8,6 +8,7 @@ from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.graph import Guarantee, MissingTopics, OnOffsetLost, Start
 from millstream.processor.interfaces import Program, ValueCodec
 from millstream.processor.policy import ErrorPolicy
+from millstream.processor.stalled import WatchPlan
 
 DEFAULT_FIDELITY = Fidelity()
 
@@ -23,6 +24,8 @@ class PipelineSettings:
     missing_topics: MissingTopics = "wait"
     fidelity: Fidelity = DEFAULT_FIDELITY
     commit_interval_ms: int | None = None
+    stage_timeout_s: float = 60.0
+    stage_attempts: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class BuiltPipeline:
     """A pipeline that has passed all checks.
 
     `dead_letter_topic` is None where no stage dead-letters; `output_topics` does not contain it.
-    `codecs` has the codec of each input topic, `output_codecs` that of each write to an output topic.
+    `codecs` has the codec of each input topic, `output_codecs` that of each write to an output topic. `watch_plan` says
+    how long stages may take.
     """
 
     name: str
@@ -53,3 +57,4 @@ class BuiltPipeline:
     program: Program
     codecs: dict[str, ValueCodec]
     output_codecs: dict[str, ValueCodec]
+    watch_plan: WatchPlan

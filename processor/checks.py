@@ -23,6 +23,11 @@ SHARDS_MAX = 10_000
 CONCURRENCY_MAX = 100_000
 TIMEOUT_MS_MAX = 3_600_000
 COMMIT_INTERVAL_MS_MAX = 60_000
+STAGE_TIMEOUT_S_MIN = 0.5  # the agent looks four times a second
+STAGE_TIMEOUT_S_MAX = 3_600.0
+# The first attempt only finds the batch; the record that is given up has hung alone.
+STAGE_ATTEMPTS_MIN = 2
+STAGE_ATTEMPTS_MAX = 100
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -55,12 +60,28 @@ def whole_number_mistake(setting: str, value: Any, least: int, most: int) -> str
     return f"{setting}={value!r} must be a whole number from {least} to {most}"
 
 
+def seconds_mistake(setting: str, value: Any, least: float, most: float) -> str | None:
+    """A setting that must be a number of seconds within bounds."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+        return None
+    return f"{setting}={value!r} must be a number of seconds from {least:g} to {most:g}"
+
+
+def stage_timeout_mistakes(timeout_s: Any) -> list[str]:
+    """What is wrong with the time that a stage may take, where it has one of its own."""
+    if timeout_s is None:
+        return []
+    return _found([seconds_mistake("stage_timeout_s", timeout_s, STAGE_TIMEOUT_S_MIN, STAGE_TIMEOUT_S_MAX)])
+
+
 def settings_mistakes(name: Any, settings: PipelineSettings) -> list[str]:
     """What is wrong with a pipeline's name and settings."""
     found = [
         name_mistake("pipeline name", name, PIPELINE_NAME_MAX),
         choice_mistake("guarantee", settings.guarantee, ("exactly-once", "at-least-once")),
         choice_mistake("missing_topics", settings.missing_topics, ("wait", "create", "fail")),
+        seconds_mistake("stage_timeout_s", settings.stage_timeout_s, STAGE_TIMEOUT_S_MIN, STAGE_TIMEOUT_S_MAX),
+        whole_number_mistake("stage_attempts", settings.stage_attempts, STAGE_ATTEMPTS_MIN, STAGE_ATTEMPTS_MAX),
     ]
     if settings.shards is not None:
         found.append(whole_number_mistake("shards", settings.shards, 1, SHARDS_MAX))

@@ -9,10 +9,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from millstream.processor.control import TO_AGENT, Channel, ControlError, Failed, Start, ToAgent, ToWorker, Trouble
+from millstream.processor.stage_page import StagePageReader
 
 # What a dead process has said is in the socket's buffer already; only its own children could keep the socket open.
 _LAST_WORDS_WAIT_S: Final = 0.2
@@ -42,16 +44,36 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel[ToAgent] | None = None
         self._is_killed = False
+        self._page: StagePageReader | None = None
 
     @property
     def pid(self) -> int | None:
         """The process's id, once there is one."""
         return self._process.pid if self._process else None
 
+    @property
+    def page(self) -> StagePageReader | None:
+        """What the process says of its stages, while there is a process."""
+        return self._page
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped the process with a signal or a debugger; False where it cannot be told."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except (OSError, IndexError):
+            return False
+
     async def run(self) -> None:
         """Start the process and stay until it is gone; cancelling kills it first."""
         try:
-            exit_ = await self._live()
+            with closing(StagePageReader()) as page:
+                self._page = page
+                try:
+                    exit_ = await self._live(page.descriptor)
+                finally:
+                    self._page = None
         except OSError as error:
             exit_ = Exit(f"it could not be started: {error}")
         self._gone(self, exit_)
@@ -74,12 +96,12 @@ class Child:
             except ProcessLookupError:
                 pass
 
-    async def _live(self) -> Exit:
+    async def _live(self, page_descriptor: int) -> Exit:
         ours, theirs = socket.socketpair()
         with theirs:
             channel = await Channel.over(ours, TO_AGENT)
             try:
-                self._process = process = await _spawn(theirs)
+                self._process = process = await _spawn(theirs, page_descriptor)
                 # The last copy of the other end must be the process's own, or its end would not be noticed.
                 theirs.close()
                 self._channel = channel
@@ -121,19 +143,19 @@ class Child:
         self.kill()
 
 
-async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
+async def _spawn(theirs: socket.socket, page_descriptor: int) -> asyncio.subprocess.Process:
     # The child inherits stdout and stderr: what user code prints belongs to the user, not to us. With -P a file in the
     # working directory that is named like a standard module cannot break the worker's own imports.
-    descriptor = str(theirs.fileno())
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
         "-m",
         "millstream.processor.worker_process",
-        descriptor,
+        str(theirs.fileno()),
+        str(page_descriptor),
         str(os.getpid()),
         stdin=asyncio.subprocess.DEVNULL,
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(theirs.fileno(), page_descriptor),
     )
 
 

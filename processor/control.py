@@ -19,6 +19,7 @@ from millstream.processor.counts import Counts
 from millstream.processor.errors import MillstreamError
 from millstream.processor.measures import Measures, ProcessUse
 from millstream.processor.shard_host import HostEvent
+from millstream.processor.stalled import Stalled, WatchPlan
 
 PROTOCOL: Final = 1
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -46,9 +47,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
-    """All shards that the worker shall own from now on."""
+    """All shards that the worker shall own from now on, and at which of their batches workers hung."""
 
     shards: list[int]
+    stalls: list[Stalled] = []
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -62,6 +64,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     pipeline: str
     shards: int
+    watch_plan: WatchPlan = msgspec.field(default_factory=WatchPlan)
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

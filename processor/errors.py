@@ -9,7 +9,8 @@
     ├── RecordError                one record cannot be processed; the stage's policy decides what follows
     │   ├── DecodeError            its bytes are not what the stage's type says
     │   ├── EncodeError            its value cannot be written without a change of meaning
-    │   └── RecordTooLargeError    it does not fit into its output topic
+    │   ├── RecordTooLargeError    it does not fit into its output topic
+    │   └── StalledError           a stage did not come back from it, several times
     ├── CorruptBatchError          a stored batch that is damaged or hostile
     ├── PositionLostError          the log does not hold a position that it should
     ├── InvariantError             a bug in millstream: stop before harm is done
@@ -77,6 +78,10 @@ class EncodeError(RecordError):
 
 class RecordTooLargeError(RecordError):
     """The record alone is larger than its output topic's `max.message.bytes`."""
+
+
+class StalledError(RecordError):
+    """A stage did not come back from the record within its time, as often as the pipeline allows."""
 
 
 class CorruptBatchError(MillstreamError):

@@ -69,6 +69,7 @@ class EventSpec:
     timeout_ms: int | None
     name: str | None = None
     on_error: ErrorPolicy | None = None
+    stage_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class ColumnsSpec:
     type: Any
     name: str | None = None
     on_error: ErrorPolicy | None = None
+    stage_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class WriteSpec:
     format: str | None
     name: str | None = None
     on_error: ErrorPolicy | None = None
+    stage_timeout_s: float | None = None
 
 
 Spec: TypeAlias = ReadSpec | EventSpec | ColumnsSpec | WriteSpec

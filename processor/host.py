@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.processor.build import BuiltPipeline
 from millstream.processor.columns import OutputRecords
@@ -15,12 +15,16 @@ from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
 from millstream.processor.log import Log
 from millstream.processor.measures import REASON_CHARS_MAX, Measures, Tally
+from millstream.processor.oversight import Oversight, Watched
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
 from millstream.processor.shard_watch import ShardWatch
+from millstream.processor.stage_page import StagePage
+from millstream.processor.stalled import Stalled, of_shards
 from millstream.processor.together import first_error, told
+from millstream.processor.turns import Turns
 
 _WATCH_S = 1.0
 _BACKLOG_INTERVAL_S = 0.1
@@ -61,6 +65,8 @@ class Host:
         self._report: Callable[[HostEvent], None] = lambda _: None
         self._changed = asyncio.Event()
         self._stopping = False
+        self._stalls: Sequence[Stalled] = ()
+        self._watched = Watched(None, Turns(), pipeline.watch_plan.attempts)
 
     async def prepare(self) -> Prepared:
         """Connect, make sure of topics and ledger, fix the number of shards."""
@@ -73,11 +79,14 @@ class Host:
         except BaseException:
             self._log.close()
             raise
-        return Prepared(self._pipeline.name, self._prepared.shards)
+        return Prepared(self._pipeline.name, self._prepared.shards, self._pipeline.watch_plan)
 
-    async def serve(self, report: Callable[[HostEvent], None]) -> None:
+    async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:
         """Run what is assigned until `stop`, or until all of it is caught up where that was asked for."""
         self._report = report
+        if page is not None:
+            page.name_topics(self._pipeline.watch_plan.topics)
+            self._watched = replace(self._watched, page=page)
         try:
             async with asyncio.TaskGroup() as tasks:
                 company = [tasks.create_task(told(self._log.run)), tasks.create_task(told(self._watch_partitions))]
@@ -102,9 +111,10 @@ class Host:
             return False
         return self._stopping or bool(self._wanted and self._wanted <= self._finished)
 
-    def assign(self, shards: frozenset[int]) -> None:
-        """The shards to own from now on."""
+    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
+        """The shards to own from now on, and where workers hung in them."""
         self._wanted = shards
+        self._stalls = stalls
         for shard, keeper in self._keepers.items():
             if shard not in shards:
                 keeper.release()
@@ -126,6 +136,7 @@ class Host:
             self._on_commit,
             lambda reason: self._report(ShardRestarted(shard, reason)),
             ShardWatch(self._tally),
+            Oversight(shard, self._pipeline.program, self._watched, of_shards(self._stalls, {shard})),
         )
 
     def _keeper_settings(self) -> KeeperSettings:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from millstream.processor.careful import Offsets
 from millstream.processor.columns import Records
 from millstream.processor.errors import CorruptBatchError, InvariantError, OffsetLostError, PositionLostError
 from millstream.processor.event_log import EventLog
@@ -15,6 +16,7 @@ from millstream.processor.interfaces import Effects
 from millstream.processor.log import Feed, Permit, ShardLog, Start
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import Standing
+from millstream.processor.stage_page import RANGES_MAX
 
 _log: Final = EventLog(logging.getLogger("millstream.engine"))
 
@@ -36,7 +38,8 @@ class Taken:
     """Records in the order of each partition, the positions after them, and their size in bytes.
 
     `moved` are partitions whose old position was lost, each with the end of its log as it is now: their positions may
-    lie before what was committed. `left_out` is what came of damaged batches that the positions pass.
+    lie before what was committed. `left_out` is what came of damaged batches that the positions pass. `ranges` has, for
+    each partition with records, the offset where they may begin and the one after them.
     """
 
     records: Records | None
@@ -44,6 +47,7 @@ class Taken:
     byte_count: int
     moved: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: Sequence[Effects] = field(default_factory=list)
+    ranges: Offsets = field(default_factory=dict)
 
 
 class Intake:
@@ -121,13 +125,14 @@ class Intake:
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
         left_out: list[Effects] = []
+        ranges: Offsets = {}
         size = 0
         feeds = list(self._feeds.items())
         if not feeds:
             return Taken(None, {}, 0)
         self._turn = (self._turn + 1) % len(feeds)
         for partition, feed in feeds[self._turn :] + feeds[: self._turn]:
-            if size >= bytes_wanted:
+            if size >= bytes_wanted or len(ranges) >= RANGES_MAX:
                 break
             try:
                 piece = feed.take_nowait()
@@ -145,8 +150,9 @@ class Intake:
                 size += piece.byte_count
                 if len(piece.records):
                     parts.append(piece.records)
+                    ranges[partition] = self._positions[partition], piece.next_offset
         self._positions.update(positions)
-        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved, left_out)
+        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved, left_out, ranges)
 
     def _go_on_at(self, partition: TopicPartition, offset: int) -> int:
         self._feeds[partition].close()

@@ -10,6 +10,8 @@ from millstream.processor.columns import OutputRecords, Records, Slices
 from millstream.processor.counts import Counts as Counts
 from millstream.processor.errors import CorruptBatchError
 from millstream.processor.partitions import TopicPartition
+from millstream.processor.stage_mark import UNWATCHED, StageMark
+from millstream.processor.stalled import Stalled
 
 
 class ValueCodec(Protocol):
@@ -61,11 +63,18 @@ class Effects:
 class Program(Protocol):
     """A built pipeline, as the runtime sees it: input batches in, effects out. It does no I/O of Kafka's."""
 
-    async def process(self, records: Records, record_bytes_max: Mapping[str, int]) -> Effects:
+    async def process(
+        self,
+        records: Records,
+        record_bytes_max: Mapping[str, int],
+        mark: StageMark = UNWATCHED,
+        given_up: Stalled | None = None,
+    ) -> Effects:
         """Run all stages on a batch.
 
         `record_bytes_max` is the `max.message.bytes` of each output topic; a record that cannot fit is an error
-        of its write stage. Raises StageError where a record fails and the stage's policy is to stop.
+        of its write stage. `mark` hears which stage runs. The stage that `given_up` names is not asked: all records of
+        the batch go to its policy. Raises StageError where a record fails and the stage's policy is to stop.
         """
 
     def leave_out(

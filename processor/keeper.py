@@ -13,6 +13,7 @@ from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
 from millstream.processor.log import Log, ShardLog
 from millstream.processor.measures import ShardReport
+from millstream.processor.oversight import Oversight
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import Begun, begin
 from millstream.processor.preparation import Names, read_state
@@ -54,8 +55,10 @@ class ShardKeeper:
         on_commit: Callable[[Counts, Sequence[OutputRecords]], None],
         on_restart: Callable[[str], None],
         watch: ShardWatch | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         self.shard = shard
+        self._oversight = oversight
         self._log = log_
         self._settings = settings
         self._on_commit = on_commit
@@ -158,6 +161,7 @@ class ShardKeeper:
             self._committed,
             keep_outputs=self._settings.keep_outputs,
             watch=self._watch,
+            oversight=self._oversight,
         )
         self._watch.running()
         await self._run.run(begun.permit, begun.positions, self._until)

@@ -49,6 +49,8 @@ class Pipeline:
     otherwise. `dead_letter_topic` is ``<name>.dead-letters`` by default. `missing_topics`: wait for topics that do not
     exist, create them, or fail. `fidelity` says what may happen to values that a format cannot express.
     `commit_interval_ms` is the time between commits (default: the runtime's choice).
+    `stage_timeout_s`: a worker of `millstream run` that does not come back from a call to a stage's function for so
+    long, in seconds, is replaced. After `stage_attempts` the record that it hangs at goes to the error policy.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Pipeline:
         missing_topics: MissingTopics = "wait",
         fidelity: Fidelity = DEFAULT_FIDELITY,
         commit_interval_ms: int | None = None,
+        stage_timeout_s: float = 60.0,
+        stage_attempts: int = 3,
     ) -> None:
         self.name = name
         self.settings = PipelineSettings(
@@ -72,6 +76,8 @@ class Pipeline:
             missing_topics=missing_topics,
             fidelity=fidelity,
             commit_interval_ms=commit_interval_ms,
+            stage_timeout_s=stage_timeout_s,
+            stage_attempts=stage_attempts,
         )
         self._draft = Draft()
 

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from millstream.processor.columns import OutputRecords
+from millstream.processor.careful import Offsets
+from millstream.processor.columns import OutputRecords, Records
 from millstream.processor.errors import CorruptBatchError, FencedError, InvariantError, UserError
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
+from millstream.processor.oversight import Oversight
 from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
@@ -75,6 +77,7 @@ class ShardRun:
         *,
         keep_outputs: bool = False,
         watch: ShardWatch | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         self._log = shard_log
         self._program = program
@@ -84,6 +87,7 @@ class ShardRun:
         self._on_commit = on_commit
         self._keep_outputs = keep_outputs
         self._watch = watch or ShardWatch()
+        self._oversight = oversight
         self._stopping = False
         self._computed_all = False
         self._failure: UserError | None = None
@@ -161,11 +165,16 @@ class ShardRun:
             return
         effects = list(taken.left_out)
         if taken.records is not None:
-            effects.append(await self._program.process(taken.records, self._record_bytes_max))
+            effects += await self._process(taken.records, taken.ranges)
         self._gather(taken, effects)
         self._work.set()
         # Without this a backlog would keep the event loop from ever serving its sockets.
         await asyncio.sleep(0)
+
+    async def _process(self, records: Records, ranges: Offsets) -> Sequence[Effects]:
+        if self._oversight is None:
+            return [await self._program.process(records, self._record_bytes_max)]
+        return await self._oversight.process(records, ranges, self._record_bytes_max)
 
     def _leave_out(self, partition: TopicPartition, error: CorruptBatchError) -> Effects:
         return self._program.leave_out(partition, error, self._record_bytes_max)

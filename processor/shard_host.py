@@ -6,22 +6,28 @@ knows how the other does it, so that the agent and its workers are tested withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from millstream.processor.counts import Counts
 from millstream.processor.measures import Measures
+from millstream.processor.stage_page import StagePage
+from millstream.processor.stalled import Stalled, WatchPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is known once the host has met the broker. `shards` is at least 1 and the same in every worker."""
+    """What is known once the host has met the broker. `shards` is at least 1 and the same in every worker.
+
+    `watch_plan` says how to read the page that `serve` is given.
+    """
 
     pipeline: str
     shards: int
+    watch_plan: WatchPlan = field(default_factory=WatchPlan)
 
 
 class ShardStarted(msgspec.Struct, frozen=True, tag="shard-started"):
@@ -64,16 +70,21 @@ class ShardHost(Protocol):
         UnavailableError. May be cancelled, and leaves nothing behind then.
         """
 
-    async def serve(self, report: Callable[[HostEvent], None]) -> None:
+    async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:
         """Run what `assign` names until `stop`, or until the run is complete where one with an end was asked for.
+
+        Where there is a `page`, each batch and stage is put on it, since that is all that an agent sees of a stage that
+        hangs.
 
         Raises the first final error, alone or in an exception group. A host that has no shards waits for some; it is
         not complete.
         """
 
-    def assign(self, shards: frozenset[int]) -> None:
+    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
         """The shards to own from now on: starts the new ones and releases the others.
 
+        `stalls` are batches of theirs at which workers hung: they are tried in smaller pieces, and after the last
+        attempt their records go to the policy of the stage.
         A release lets the commit in flight end, then reports `ShardReleased`. A shard that was released is named
         again only after that report.
         """

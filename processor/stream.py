@@ -33,6 +33,7 @@ class Stream(Generic[T]):
     A function that requires a second argument is given the `Record` that its value came from. It may be sync or async;
     of an async one at most `concurrency` calls are under way at a time, each for at most `timeout_ms`, and what they
     answer keeps the order of the input.
+    `stage_timeout_s` is for how long a worker may hang in a call of the stage, where not as the pipeline says.
     """
 
     def __init__(self, draft: Draft, node: int, port: int) -> None:
@@ -47,6 +48,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[T]: ...
@@ -58,6 +60,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[T]: ...
@@ -68,11 +71,12 @@ class Stream(Generic[T]):
         *,
         concurrency: int = CONCURRENCY,
         timeout_ms: int | None = None,
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[T]:
         """Only the values for which the function answers something true. Their bytes stay as they are."""
-        return self._stream(self._event("filter", function, concurrency, timeout_ms, name, on_error))
+        return self._stream(self._event("filter", function, concurrency, timeout_ms, stage_timeout_s, name, on_error))
 
     @overload
     def split(
@@ -81,6 +85,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> tuple[Stream[T], Stream[T]]: ...
@@ -92,6 +97,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> tuple[Stream[T], Stream[T]]: ...
@@ -102,11 +108,12 @@ class Stream(Generic[T]):
         *,
         concurrency: int = CONCURRENCY,
         timeout_ms: int | None = None,
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> tuple[Stream[T], Stream[T]]:
         """The values for which the function answers something true, and the others. Tombstones go both ways."""
-        node = self._event("split", function, concurrency, timeout_ms, name, on_error)
+        node = self._event("split", function, concurrency, timeout_ms, stage_timeout_s, name, on_error)
         return self._stream(node), self._stream(node, port=1)
 
     @overload
@@ -116,6 +123,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -125,6 +133,7 @@ class Stream(Generic[T]):
         self,
         function: Callable[[T], U],
         *,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -136,6 +145,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -145,6 +155,7 @@ class Stream(Generic[T]):
         self,
         function: Callable[[T, Record], U],
         *,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -155,6 +166,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = CONCURRENCY,
         timeout_ms: int | None = None,
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[Any]:
@@ -162,7 +174,7 @@ class Stream(Generic[T]):
 
         The function's return annotation decides the type that is written; without one the format of the input stays.
         """
-        return self._stream(self._event("map", function, concurrency, timeout_ms, name, on_error))
+        return self._stream(self._event("map", function, concurrency, timeout_ms, stage_timeout_s, name, on_error))
 
     @overload
     def flat_map(
@@ -171,6 +183,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -180,6 +193,7 @@ class Stream(Generic[T]):
         self,
         function: Callable[[T], Iterable[U]],
         *,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -191,6 +205,7 @@ class Stream(Generic[T]):
         *,
         concurrency: int = ...,
         timeout_ms: int | None = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -200,6 +215,7 @@ class Stream(Generic[T]):
         self,
         function: Callable[[T, Record], Iterable[U]],
         *,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -210,11 +226,12 @@ class Stream(Generic[T]):
         *,
         concurrency: int = CONCURRENCY,
         timeout_ms: int | None = None,
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[Any]:
         """Any number of new values for each, in the order of what the function answers: a list, or a generator."""
-        return self._stream(self._event("flat_map", function, concurrency, timeout_ms, name, on_error))
+        return self._stream(self._event("flat_map", function, concurrency, timeout_ms, stage_timeout_s, name, on_error))
 
     @overload
     def columns(
@@ -224,6 +241,7 @@ class Stream(Generic[T]):
         reads: Mapping[str, Any] | None = ...,
         adds: Mapping[str, Any] | None = ...,
         type: type[U],
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[U]: ...
@@ -236,6 +254,7 @@ class Stream(Generic[T]):
         reads: Mapping[str, Any] | None = ...,
         adds: Mapping[str, Any] | None = ...,
         type: object = ...,
+        stage_timeout_s: float | None = ...,
         name: str | None = ...,
         on_error: ErrorPolicy | None = ...,
     ) -> Stream[T]: ...
@@ -247,6 +266,7 @@ class Stream(Generic[T]):
         reads: Mapping[str, Any] | None = None,
         adds: Mapping[str, Any] | None = None,
         type: object = UNSET,  # noqa: A002  # the word that users look for
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[Any]:
@@ -261,18 +281,23 @@ class Stream(Generic[T]):
         of the rows, until those at fault stand alone and all others go on. `type` is what values are from here on,
         where later stages need the added fields.
         """
-        return self._stream(self._columns("columns", function, reads, adds or {}, type, name, on_error))
+        return self._stream(
+            self._columns("columns", function, reads, adds or {}, type, stage_timeout_s, name, on_error)
+        )
 
     def filter_columns(
         self,
         function: Callable[[Columns], Any],
         *,
         reads: Mapping[str, Any] | None = None,
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[T]:
         """Only the values for which the function's array of bools is true; `reads` as in `columns`."""
-        return self._stream(self._columns("filter_columns", function, reads, {}, UNSET, name, on_error))
+        return self._stream(
+            self._columns("filter_columns", function, reads, {}, UNSET, stage_timeout_s, name, on_error)
+        )
 
     def write(
         self,
@@ -284,6 +309,7 @@ class Stream(Generic[T]):
         timestamp: int | Callable[[T], int] | Callable[[T, Record], int] | Keep = KEEP,
         type: object = UNSET,  # noqa: A002  # the word that users look for
         format: str | None = None,  # noqa: A002
+        stage_timeout_s: float | None = None,
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> None:
@@ -304,6 +330,7 @@ class Stream(Generic[T]):
             format=format,
             name=name,
             on_error=on_error,
+            stage_timeout_s=stage_timeout_s,
         )
         self._add(spec)
 
@@ -313,6 +340,7 @@ class Stream(Generic[T]):
         function: Callable[..., Any],
         concurrency: int,
         timeout_ms: int | None,
+        stage_timeout_s: float | None,
         name: str | None,
         on_error: ErrorPolicy | None,
     ) -> int:
@@ -323,6 +351,7 @@ class Stream(Generic[T]):
             timeout_ms=timeout_ms,
             name=name,
             on_error=on_error,
+            stage_timeout_s=stage_timeout_s,
         )
         return self._add(spec)
 
@@ -333,11 +362,19 @@ class Stream(Generic[T]):
         reads: Mapping[str, Any] | None,
         adds: Mapping[str, Any],
         type_: object,
+        stage_timeout_s: float | None,
         name: str | None,
         on_error: ErrorPolicy | None,
     ) -> int:
         spec = ColumnsSpec(
-            kind=kind, function=function, reads=reads, adds=adds, type=type_, name=name, on_error=on_error
+            kind=kind,
+            function=function,
+            reads=reads,
+            adds=adds,
+            type=type_,
+            name=name,
+            on_error=on_error,
+            stage_timeout_s=stage_timeout_s,
         )
         return self._add(spec)
 

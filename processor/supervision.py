@@ -36,6 +36,8 @@ from millstream.processor.handover import Handover
 from millstream.processor.restarts import RestartPolicy, deaths_in_row, delay_s, is_crash_loop
 from millstream.processor.shard_host import ShardReleased, ShardRestarted
 from millstream.processor.slot import ALIVE, Slot, Standing, WorkerView
+from millstream.processor.stage_watch import Overdue
+from millstream.processor.stall_book import StallBook
 
 _log: Final = EventLog(logging.getLogger("millstream.node"))
 
@@ -74,6 +76,7 @@ class Supervisor:
         self._ending: Ending | None = None
         self._actions: list[Action] = []
         self.shard_restarts = 0
+        self.stalls = StallBook()
         self.outcome: Outcome | None = None
 
     # -- what happened ------------------------------------------------------------------------------------------
@@ -138,6 +141,18 @@ class Supervisor:
             self._on_exit_while_running(slot, has_left, exit_text, now)
         self._replace_hands(now)
         self._end_if_empty()
+        return self._take_actions()
+
+    def stalled(self, worker: int, overdue: Overdue) -> list[Action]:
+        """A worker's current incarnation hangs in a stage."""
+        slot = self._slots[worker]
+        if slot.standing in (Standing.READY, Standing.LEAVING):
+            fault = self.stalls.note(overdue)
+            # It is the record that is to blame, and it will be given up: no number of such deaths is a crash loop.
+            slot.is_to_blame = False
+            if self._ending is not None:
+                self._worsen(Outcome(1, f"worker {worker} was killed while it drained: {fault}"))
+            self._kill(slot, fault)
         return self._take_actions()
 
     def stop(self, now: float, signal_number: int | None) -> list[Action]:
@@ -313,7 +328,7 @@ class Supervisor:
         live = [slot.worker for slot in self._slots if slot.standing is Standing.READY]
         changes = self._handover.settle(live, now + self._settings.release_timeout_s)
         for worker, shards in changes.items():
-            self._actions.append(Send(worker, Assign(sorted(shards))))
+            self._actions.append(Send(worker, Assign(sorted(shards), self.stalls.of(shards))))
             _log.info("shards.assigned", worker=worker, shards=sorted(shards))
 
     def _is_gathered(self, now: float) -> bool:

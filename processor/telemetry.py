@@ -2,7 +2,7 @@
 
 Counters are the node's, not a worker's: when a worker dies, what it had counted stays in the sum, so that no
 counter ever goes back. Gauges are about what lives, and are gone with it. The values of labels are bounded: workers,
-shards and input topics of the pipeline.
+shards, stages and input topics of the pipeline.
 """
 
 from __future__ import annotations
@@ -128,9 +128,20 @@ class Telemetry(Collector):
             "Shards that began again from the fence in a living worker.",
             value=self._supervisor.shard_restarts,
         )
+        yield self._stalls_family()
         yield from self._node_families(view)
         yield from self._worker_families(view.workers)
         yield self._lag_family(view.shards)
+
+    def _stalls_family(self) -> Family:
+        family = CounterMetricFamily(
+            "millstream_stalled_stages",
+            "Times a worker was replaced since it hung in a stage.",
+            labels=["stage"],
+        )
+        for stage, count in self._supervisor.stalls.by_stage.items():
+            family.add_metric([stage], count)
+        return family
 
     def _node_families(self, view: NodeView) -> Iterator[Family]:
         ready = sum(worker.standing is Standing.READY for worker in view.workers)

@@ -1,7 +1,7 @@
 """The main program of a worker process: a host of shards, and the channel to the agent that tells it which.
 
-Started by the agent as `python -m millstream.processor.worker_process DESCRIPTOR PARENT`, with an open socket under
-that descriptor. It never outlives its agent.
+Started by the agent as `python -m millstream.processor.worker_process DESCRIPTOR PAGE PARENT`, with an open socket
+under the first descriptor and shared memory under the second (`stage_page`). It never outlives its agent.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from millstream.processor.event_loop import new_event_loop
 from millstream.processor.messages import tell
 from millstream.processor.process_use import process_use
 from millstream.processor.shard_host import HostEvent, ShardHost, ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.stage_page import StagePage
 
 PROGRESS_INTERVAL_S: Final = 0.2
 # A host gets this much more than it was told to take before the worker ends without it.
@@ -67,8 +68,9 @@ class _StopTimeoutError(MillstreamError):
 class Worker:
     """One incarnation of a worker: obeys its agent, reports to it, and ends when its host does."""
 
-    def __init__(self, start: Start, channel: Channel[ToWorker], host: ShardHost) -> None:
+    def __init__(self, start: Start, channel: Channel[ToWorker], host: ShardHost, page: StagePage) -> None:
         self._start = start
+        self._page = page
         self._channel = channel
         self._host = host
         self._log = EventLog(logging.getLogger("millstream.worker"), worker=start.worker, incarnation=start.incarnation)
@@ -121,9 +123,9 @@ class Worker:
             preparing.cancel()
             return
         prepared = preparing.result()
-        self._channel.send_nowait(Ready(prepared.pipeline, prepared.shards))
+        self._channel.send_nowait(Ready(prepared.pipeline, prepared.shards, prepared.watch_plan))
         self._is_serving = True
-        serving = tasks.create_task(self._host.serve(self._report))
+        serving = tasks.create_task(self._host.serve(self._report, self._page))
         await asyncio.wait({serving, stop_asked}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             await self._stop_host(serving)
@@ -143,9 +145,9 @@ class Worker:
     async def _obey(self) -> None:
         while (message := await self._channel.receive()) is not None:
             match message:
-                case Assign(shards):
+                case Assign(shards, stalls):
                     self._wanted = frozenset(shards)
-                    self._host.assign(self._wanted)
+                    self._host.assign(self._wanted, stalls)
                 case Stop(timeout_s):
                     self.ask_stop(timeout_s)
         # The agent is dead, and another node may own our shards by now. Kafka's fence keeps us harmless; being gone
@@ -220,7 +222,7 @@ def make_host(start: Start) -> ShardHost:
     return factory(**start.arguments)
 
 
-async def serve_agent(end: socket.socket) -> int:
+async def serve_agent(end: socket.socket, page: StagePage) -> int:
     """Everything that a worker process does, over its end of the control channel; answers the exit code."""
     channel = await Channel.over(end, TO_WORKER)
     try:
@@ -230,7 +232,7 @@ async def serve_agent(end: socket.socket) -> int:
             return 1
         configure_logging(start.log_level)
         try:
-            worker = Worker(start, channel, make_host(start))
+            worker = Worker(start, channel, make_host(start), page)
         except Exception as error:
             failed = failure(error, may_quote_records=False)
             if failed.trouble is Trouble.DEFECT:
@@ -258,8 +260,8 @@ def _die() -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a worker on the socket and for the parent that the arguments name; answers the exit code."""
-    descriptor, parent = (int(argument) for argument in arguments)
+    """Run a worker on the socket, the page and for the parent that the arguments name; answers the exit code."""
+    descriptor, page_descriptor, parent = (int(argument) for argument in arguments)
     die_with_parent(parent)
     # Ctrl-C reaches every process of the terminal; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -269,7 +271,7 @@ def main(arguments: list[str]) -> int:
     # Processes that user code starts must not keep the channel open.
     end.set_inheritable(False)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        code = runner.run(serve_agent(end))
+        code = runner.run(serve_agent(end, StagePage(page_descriptor)))
     bound_exit(code)
     tell(None)
     return code

@@ -12,6 +12,7 @@ from millstream.processor.errors import StageError
 from millstream.processor.interfaces import Counts
 from millstream.processor.policy import OnError
 from millstream.processor.record import Record
+from millstream.processor.stage_mark import UNWATCHED, StageMark
 
 MESSAGE_LENGTH_MAX = 1000
 
@@ -44,9 +45,10 @@ def error_text(error: BaseException) -> str:
 class Batch:
     """What the stages share while one batch runs. Rows are positions in `records`."""
 
-    def __init__(self, records: Records, record_bytes_max: Mapping[str, int]) -> None:
+    def __init__(self, records: Records, record_bytes_max: Mapping[str, int], mark: StageMark = UNWATCHED) -> None:
         self.records = records
         self.record_bytes_max = record_bytes_max
+        self.mark = mark
         self.counts = Counts()
         self.outputs: list[OutputRecords] = []
         self.dead: dict[tuple[int, str], Failure] = {}

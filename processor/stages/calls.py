@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from time import perf_counter
+from typing import Any, Final
 
 import numpy as np
 
 from millstream.processor.columns import Index
+from millstream.processor.stage_mark import UNWATCHED, StageMark
 from millstream.processor.stages.batch import Batch, Failure, Identity
 
 Errors = dict[int, Exception]
 Arguments = tuple[Sequence[object], ...]
+
+# How many calls are made in a row before anyone hears of it: more and more as long as they are quick.
+_CALLS_MIN: Final = 16
+_QUICK_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +40,25 @@ class WrongAnswerError(TypeError):
 
 
 def call_each(
-    function: Callable[..., Any], arguments: Arguments, *, stop_early: bool = False
+    function: Callable[..., Any], arguments: Arguments, *, stop_early: bool = False, mark: StageMark = UNWATCHED
 ) -> tuple[list[Any], Errors]:
-    """Call for each value; where that raised there is None. With `stop_early` nothing follows the first raise."""
+    """Call for each value; where that raised there is None. With `stop_early` nothing follows the first raise.
+
+    `mark` hears now and then that calls come back.
+    """
     results: list[Any] = []
     errors: Errors = {}
     count = len(arguments[0])
     # `extend` keeps what it appended before an exception, and `map` goes on behind the value that raised: so the
     # length of `results` names the failing position, and no value is called twice. It costs nothing per value.
     calls = map(function, *arguments)
+    in_a_row = _CALLS_MIN
+    began = perf_counter()
     while len(results) < count:
+        end = min(len(results) + in_a_row, count)
         try:
-            results.extend(calls)
-            if len(results) < count:
+            results.extend(islice(calls, end - len(results)))
+            if len(results) < end:
                 # The only other way out of `extend`: the function itself raised StopIteration.
                 raise RuntimeError("the function raised StopIteration")
         except Exception as error:
@@ -53,11 +66,21 @@ def call_each(
             results.append(None)
             if stop_early:
                 break
+        mark.alive()
+        now = perf_counter()
+        in_a_row = in_a_row * 2 if now - began < _QUICK_S else _CALLS_MIN
+        began = now
     return results, errors
 
 
 async def call_each_async(
-    function: Callable[..., Any], arguments: Arguments, *, concurrency: int, timeout_ms: int | None, stop_early: bool
+    function: Callable[..., Any],
+    arguments: Arguments,
+    *,
+    concurrency: int,
+    timeout_ms: int | None,
+    stop_early: bool,
+    mark: StageMark = UNWATCHED,
 ) -> tuple[list[Any], Errors]:
     """Await for each value, at most `concurrency` at a time; results keep the order of the values.
 
@@ -77,6 +100,7 @@ async def call_each_async(
                 results[i] = await _one_call(function, [column[i] for column in arguments], timeout_ms)
             except Exception as error:
                 errors[i] = error
+            mark.alive()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, count)):
@@ -117,7 +141,7 @@ class Caller:
     async def call_all(self, values: Sequence[object], rows: Index, batch: Batch) -> Answers:
         """Call for all values; `rows` are their input rows. Raises StageError where the policy is to stop."""
         arguments: Arguments = (values, batch.views(rows)) if self.wants_record else (values,)
-        results, errors = await self._call(arguments)
+        results, errors = await self._call(arguments, batch.mark)
         if not errors:
             return Answers(results)
         attempts = await self._retry(arguments, results, errors, batch)
@@ -126,18 +150,19 @@ class Caller:
             batch.fail(Failure(self.identity, int(rows[i]), errors[i], attempts))
         return Answers(results, failed)
 
-    async def _call(self, arguments: Arguments) -> tuple[list[Any], Errors]:
+    async def _call(self, arguments: Arguments, mark: StageMark) -> tuple[list[Any], Errors]:
         policy = self.identity.policy
         # The pipeline is about to stop: what further calls would do, to the world too, could only be done again.
         stop_early = policy.action == "stop" and not policy.retries
         if not self.is_async:
-            return call_each(self.function, arguments, stop_early=stop_early)
+            return call_each(self.function, arguments, stop_early=stop_early, mark=mark)
         return await call_each_async(
             self.function,
             arguments,
             concurrency=self.concurrency,
             timeout_ms=self.timeout_ms,
             stop_early=stop_early,
+            mark=mark,
         )
 
     async def _retry(self, arguments: Arguments, results: list[Any], errors: Errors, batch: Batch) -> int:
@@ -146,11 +171,13 @@ class Caller:
         for retry in range(1, policy.retries + 1):
             if not errors:
                 return retry
+            batch.mark.rest()
             await asyncio.sleep(policy.wait_ms(retry) / 1000)
+            batch.mark.alive()
             again = sorted(errors)
             batch.counts.retries += len(again)
             some = tuple([column[i] for i in again] for column in arguments)
-            new_results, new_errors = await self._call(some)
+            new_results, new_errors = await self._call(some, batch.mark)
             errors.clear()
             for place, i in enumerate(again):
                 results[i] = new_results[place]

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from millstream.processor.columns import Index, Int32s, Int64s, Slices
+from millstream.processor.stage_mark import StageMark
 from millstream.processor.stages.batch import Batch, Failure, Identity
 
 Column = np.ndarray[Any, Any] | Slices
@@ -116,19 +117,21 @@ class ColumnCaller(Generic[R]):
         """
         pieces: list[Piece[R]] = []
         policy = self.identity.policy
-        errors = self._bisect(columns, np.arange(len(columns)), pieces)
+        errors = self._bisect(columns, np.arange(len(columns)), pieces, batch.mark)
         attempts = 1
         while errors and attempts <= policy.retries:
+            batch.mark.rest()
             await asyncio.sleep(policy.wait_ms(attempts) / 1000)
+            batch.mark.alive()
             again = np.array(sorted(errors), np.int64)
             batch.counts.retries += len(again)
-            errors = self._bisect(columns, again, pieces)
+            errors = self._bisect(columns, again, pieces, batch.mark)
             attempts += 1
         for row in sorted(errors):
             batch.fail(Failure(self.identity, int(input_rows[row]), errors[row], attempts))
         return pieces, np.array(sorted(errors), np.int64)
 
-    def _bisect(self, columns: Columns, rows: Index, pieces: list[Piece[R]]) -> dict[int, Exception]:
+    def _bisect(self, columns: Columns, rows: Index, pieces: list[Piece[R]], mark: StageMark) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
         waiting = [rows]
         stops = self.identity.policy.action == "stop" and not self.identity.policy.retries
@@ -143,4 +146,6 @@ class ColumnCaller(Generic[R]):
                 else:
                     middle = len(some) // 2
                     waiting += [some[middle:], some[:middle]]
+            if waiting:
+                mark.alive()
         return errors

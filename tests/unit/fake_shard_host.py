@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millstream.processor.counts import Counts
 from millstream.processor.errors import RefusedError, SettingsError, StageError, UnavailableError
 from millstream.processor.measures import Measures, ShardReport
 from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardStarted
+from millstream.processor.stage_page import StagePage
+from millstream.processor.stalled import Stalled
 
 ERRORS = {
     "settings": SettingsError("cannot start", ["--brokers nowhere: no such host"]),
@@ -52,7 +54,7 @@ class FakeHost:
             await asyncio.sleep(3600)
         return Prepared("fake", self._shards)
 
-    async def serve(self, report: Callable[[HostEvent], None]) -> None:
+    async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:
         self._report = report
         while not self._is_done():
             await asyncio.sleep(0.01)
@@ -60,7 +62,7 @@ class FakeHost:
             self._counts.records_in += len(self._owned)
             self._counts.records_out += len(self._owned)
 
-    def assign(self, shards: frozenset[int]) -> None:
+    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
         self._wanted = shards
         for shard in sorted(shards - self._owned):
             self._owned.add(shard)
