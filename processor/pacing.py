@@ -2,12 +2,16 @@
 
 A transaction costs the broker 1 to 3 ms of CPU whatever its size, so a shard that keeps up commits every
 `commit_interval_ms`, and one that has a backlog gathers more first: nobody waits for its newest record anyway. After a
-commit it rests for as long as that took: where the broker is slow, more transactions would only make it slower.
+commit it rests for as long as commits take lately: where the broker is slow, more transactions would only make it
+slower.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# How much the last commit counts in what is usual: a single slow one should not hold up the next, ten in a row should.
+_LAST_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +29,33 @@ class Pacing:
 
 
 @dataclass(frozen=True, slots=True)
+class Commits:
+    """The last commit of a run, in seconds on the loop's clock, and how long commits take lately."""
+
+    start: float = float("-inf")
+    end: float = float("-inf")
+    usual_s: float = 0.0
+
+    def followed_by(self, start: float, end: float) -> Commits:
+        """After one more commit."""
+        return Commits(start, end, self.usual_s + _LAST_SHARE * (end - start - self.usual_s))
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
-    """What waits to be committed: its size, and whether more input is at hand already."""
+    """What waits to be committed: its records and their size, and how many more records are at hand already."""
 
+    records: int
     byte_count: int
-    backlog: bool
+    records_at_hand: int
 
 
-def commit_wait_s(pacing: Pacing, gathered: Gathered, *, now: float, last_start: float, last_end: float) -> float:
-    """How long to wait before the next commit may begin; 0 when it is due. All times in seconds on one clock."""
+def commit_wait_s(pacing: Pacing, gathered: Gathered, commits: Commits, *, now: float) -> float:
+    """How long to wait before the next commit may begin; 0 when it is due."""
     if gathered.byte_count >= pacing.gathered_bytes_max:
-        return max(0.0, last_end + pacing.pause_s - now)
-    interval = pacing.backlog_interval_s if gathered.backlog else pacing.interval_s
-    rest = max(pacing.pause_s, min(last_end - last_start, pacing.backlog_interval_s))
-    return max(0.0, last_start + interval - now, last_end + rest - now)
+        return max(0.0, commits.end + pacing.pause_s - now)
+    # A steady stream always has something at hand. It is a backlog while that is more than what was gathered.
+    is_behind = gathered.records_at_hand > gathered.records
+    interval = pacing.backlog_interval_s if is_behind else pacing.interval_s
+    rest = max(pacing.pause_s, min(commits.usual_s, pacing.backlog_interval_s))
+    return max(0.0, commits.start + interval - now, commits.end + rest - now)

@@ -19,7 +19,7 @@ from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
 from millstream.processor.oversight import Oversight
-from millstream.processor.pacing import Gathered, Pacing, commit_wait_s
+from millstream.processor.pacing import Commits, Gathered, Pacing, commit_wait_s
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.shard_watch import Sample, ShardWatch, Standing, sample_of
 from millstream.processor.together import together
@@ -159,8 +159,6 @@ class ShardRun:
             return
         taken = await intake.take(self._settings.chunk_bytes)
         if not taken.positions:
-            # A commit that waits since there was more at hand need not wait any longer.
-            self._nudge.set()
             await intake.wait()
             return
         effects = list(taken.left_out)
@@ -205,15 +203,15 @@ class ShardRun:
 
     async def _commit_loop(self, permit: Permit, intake: Intake) -> None:
         loop = asyncio.get_running_loop()
-        last_start = last_end = 0.0
+        commits = Commits()
         while True:
             await self._wait_for_work(permit)
             if self._gathering.positions:
-                await self._pace(intake, last_start, last_end)
+                await self._pace(intake, commits)
             if self._gathering.positions:
-                last_start = loop.time()
+                start = loop.time()
                 permit = await self._commit(permit)
-                last_end = loop.time()
+                commits = commits.followed_by(start, loop.time())
             elif self._computed_all:
                 return
 
@@ -237,18 +235,18 @@ class ShardRun:
             self._gathering.positions = self._committed | self._gathering.positions
             self._recommit_at = loop.time() + self._settings.recommit_s
 
-    async def _pace(self, intake: Intake, last_start: float, last_end: float) -> None:
+    async def _pace(self, intake: Intake, commits: Commits) -> None:
         loop = asyncio.get_running_loop()
         while not self._computed_all:
-            gathered = Gathered(self._gathering.byte_count, intake.has_something)
-            wait_s = commit_wait_s(
-                self._settings.pacing, gathered, now=loop.time(), last_start=last_start, last_end=last_end
-            )
+            gathering = self._gathering
+            gathered = Gathered(gathering.counts.records_in, gathering.byte_count, intake.lag())
+            wait_s = commit_wait_s(self._settings.pacing, gathered, commits, now=loop.time())
             if wait_s == 0:
                 return
             self._nudge.clear()
             try:
-                async with asyncio.timeout(wait_s):
+                # Not all of it at once: what is a backlog now may be worked off soon.
+                async with asyncio.timeout(min(wait_s, self._settings.pacing.interval_s)):
                     await self._nudge.wait()
             except TimeoutError:
                 pass
