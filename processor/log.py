@@ -144,11 +144,12 @@ class ShardLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic that is to exist. `partitions` None: as many as the widest input topic has."""
+    """A topic that is to exist. `replication` None: as the cluster does by default."""
 
     name: str
-    partitions: int | None
+    partitions: int
     settings: Mapping[str, str]
+    replication: int | None = None
 
 
 class Log(Protocol):
@@ -163,6 +164,9 @@ class Log(Protocol):
     @property
     def last_failure(self) -> str | None:
         """Why what was last asked of the log for feeds was not answered; None where it was."""
+
+    async def broker_count(self) -> int:
+        """How many brokers are there now."""
 
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Those that do not exist."""

@@ -6,14 +6,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.processor import ledger
-from millstream.processor.build import BuiltPipeline
 from millstream.processor.errors import PipelineError
 from millstream.processor.event_log import EventLog
 from millstream.processor.ledger import CreatedRecord, LedgerRecord, LedgerState, ReadingRecord
 from millstream.processor.log import Log, TopicPlan
+
+if TYPE_CHECKING:
+    # The agent asks for the names, and loads no stages.
+    from millstream.processor.built import BuiltPipeline
 
 _log: Final = EventLog(logging.getLogger("millstream.engine"))
 
@@ -21,7 +24,20 @@ _WAIT_FOR_TOPICS_S = 1.0
 _SHARDS_DEFAULT_MIN = 2
 # A dead letter carries its record and what is known of the error; this is room for the latter.
 _DEAD_LETTER_HEADROOM_BYTES = 64 * 1024
+# Whoever finds the ledger empty thinks itself alone: nothing of it ever goes by time or size.
 _LEDGER_SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+# Beats are of no use after a second. There is a file for each minute, deleted soon after, by the broker's clock, since a
+# node's may be an hour ahead. The leader alone stores a beat, so that a slow replica is not taken for a dead node.
+_BEATS_SETTINGS = {
+    "retention.ms": "60000",
+    "retention.bytes": str(64 * 1024 * 1024),
+    "segment.ms": "60000",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "LogAppendTime",
+    "min.insync.replicas": "1",
+}
+_REPLICATION_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +45,12 @@ class Names:
     """The topics that belong to a pipeline."""
 
     ledger: str
+    beats: str
 
     @staticmethod
     def of(pipeline: str) -> Names:
         """By the pipeline's name."""
-        return Names(ledger=f"{pipeline}.ledger")
+        return Names(ledger=f"{pipeline}.ledger", beats=f"{pipeline}.beats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,7 @@ async def prepare(log_: Log, pipeline: BuiltPipeline, workers: int = 1) -> Prepa
     ledger fixed.
     """
     await _ensure_topics(log_, pipeline)
+    await _ensure_own_topics(log_, Names.of(pipeline.name))
     partitions = await _widest_input(log_, pipeline)
     state = await _ensure_ledger(log_, pipeline, partitions, workers)
     assert state.shards is not None
@@ -123,11 +141,30 @@ async def _widest_input(log_: Log, pipeline: BuiltPipeline) -> int:
     return max(counts.values(), default=1)
 
 
+def own_topics(names: Names, brokers: int) -> list[TopicPlan]:
+    """The ledger and the beats as they are created on a cluster of so many brokers.
+
+    Up to three copies. A record of the ledger counts when two of three have it, so that any one broker may be lost for
+    good; of two, each may be away for a while.
+    """
+    replication = max(1, min(brokers, _REPLICATION_MAX))
+    in_sync = {"min.insync.replicas": "2" if replication == _REPLICATION_MAX else "1"}
+    return [
+        TopicPlan(names.ledger, 1, _LEDGER_SETTINGS | in_sync, replication),
+        TopicPlan(names.beats, 1, _BEATS_SETTINGS, replication),
+    ]
+
+
+async def _ensure_own_topics(log_: Log, names: Names) -> None:
+    """Those that exist are left as they are, however they were created."""
+    if missing := await log_.missing_topics([names.ledger, names.beats]):
+        plans = own_topics(names, await log_.broker_count())
+        await log_.create_topics([plan for plan in plans if plan.name in missing])
+
+
 async def _ensure_ledger(log_: Log, pipeline: BuiltPipeline, partitions: int, workers: int) -> LedgerState:
     """Read the ledger; where it is empty, propose a number of shards. The first proposal in the log's order counts."""
     topic = Names.of(pipeline.name).ledger
-    if await log_.missing_topics([topic]):
-        await log_.create_topics([TopicPlan(topic, 1, _LEDGER_SETTINGS)])
     state = await read_state(log_, topic)
     proposals: list[LedgerRecord] = []
     if state.shards is None:

@@ -114,7 +114,8 @@ class LogContract:
         async with connected(world, group) as log:
             here, gone = world.unique("here"), world.unique("gone")
             assert list(await log.missing_topics([here, gone])) == [here, gone]
-            await log.create_topics([TopicPlan(here, 3, {})])
+            assert await log.broker_count() >= 1
+            await log.create_topics([TopicPlan(here, 3, {}, replication=1)])
             await log.create_topics([TopicPlan(here, 5, {})])
             assert list(await log.missing_topics([here, gone])) == [gone]
             assert await log.partition_counts([here, gone]) == {here: 3}

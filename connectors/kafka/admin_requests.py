@@ -10,14 +10,16 @@ from millstream.connectors.kafka.transaction_requests import by_topic
 from millstream.connectors.kafka.wire import Reader, Writer
 from millstream.processor.partitions import TopicPartition
 
+REPLICATION_DEFAULT = -1
+
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created. Replication -1 is the cluster's default."""
+    """A topic to be created."""
 
     name: str
     partitions: int
-    replication: int = -1
+    replication: int = REPLICATION_DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from millstream.connectors.kafka.admin import Admin
-from millstream.connectors.kafka.admin_requests import NewTopic
+from millstream.connectors.kafka.admin_requests import REPLICATION_DEFAULT, NewTopic
 from millstream.connectors.kafka.cluster import Cluster
 from millstream.connectors.kafka.fetcher import Feed, Fetcher, FetchLimits
 from millstream.connectors.kafka.ledger_topic import LedgerTopic
@@ -76,13 +76,19 @@ class KafkaLog:
         """Why the last fetch was not answered; None where it was."""
         return self._fetcher.last_failure
 
+    async def broker_count(self) -> int:
+        """How many brokers the cluster shows now."""
+        return len((await self._cluster.refresh()).brokers)
+
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         """Those that do not exist."""
         return await self._admin.missing(topics)
 
     async def create_topics(self, plans: Sequence[TopicPlan]) -> None:
         """Create those that do not exist."""
-        await self._admin.create([NewTopic(p.name, p.partitions or 1, settings=p.settings) for p in plans])
+        await self._admin.create(
+            [NewTopic(p.name, p.partitions, p.replication or REPLICATION_DEFAULT, p.settings) for p in plans]
+        )
 
     async def partition_counts(self, topics: Sequence[str]) -> Mapping[str, int]:
         """How many partitions each topic has, as last seen; metadata is refreshed every few seconds."""

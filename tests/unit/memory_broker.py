@@ -87,6 +87,7 @@ class Topic:
     partitions: list[Partition]
     bytes_max: int = 1_000_000
     settings: Mapping[str, str] = field(default_factory=dict)
+    replication: int | None = None
     id: int = field(default_factory=lambda: next(_topic_ids))
 
 
@@ -100,6 +101,7 @@ class MemoryBroker:
     """One cluster. Its methods are requests that have arrived; nothing here waits."""
 
     def __init__(self) -> None:
+        self.brokers = 1
         self.topics: dict[str, Topic] = {}
         self.offsets: dict[tuple[str, TopicPartition], CommittedOffset] = {}
         self.commits: list[Mapping[tuple[str, TopicPartition], CommittedOffset]] = []
@@ -115,10 +117,16 @@ class MemoryBroker:
 
     # -- topics -------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        replication: int | None = None,
+    ) -> None:
         """A topic that exists stays as it is."""
         bytes_max = int((settings or {}).get("max.message.bytes", 1_000_000))
-        new = Topic([Partition() for _ in range(partitions)], bytes_max, settings or {})
+        new = Topic([Partition() for _ in range(partitions)], bytes_max, settings or {}, replication)
         self.topics.setdefault(name, new)
         self._changed()
 

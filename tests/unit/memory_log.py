@@ -212,13 +212,16 @@ class MemoryLog:
         self._feeds.append(feed)
         self.wake()
 
+    async def broker_count(self) -> int:
+        return await self.step("brokers", lambda: self.broker.brokers)
+
     async def missing_topics(self, topics: Sequence[str]) -> Sequence[str]:
         return await self.step("topics", lambda: [topic for topic in topics if topic not in self.broker.topics])
 
     async def create_topics(self, plans: Sequence[TopicPlan]) -> None:
         def create() -> None:
             for plan in plans:
-                self.broker.create(plan.name, plan.partitions or 1, plan.settings)
+                self.broker.create(plan.name, plan.partitions, plan.settings, plan.replication)
 
         await self.step("create", create)
 

@@ -84,6 +84,35 @@ async def test_a_second_start_adds_nothing_to_the_ledger() -> None:
     assert broker.topics["p.ledger"].settings["retention.ms"] == "-1"
 
 
+@pytest.mark.parametrize(
+    ("brokers", "replication", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (4, 3, "2"), (50, 3, "2")]
+)
+@simulated
+async def test_ledger_and_beats_have_as_many_copies_as_the_cluster_can_keep(
+    brokers: int, replication: int, in_sync: str
+) -> None:
+    broker = broker_with(**{"in": 6, "out": 1})
+    broker.brokers = brokers
+    await prepared(broker, pipeline())
+    ledger, beats = broker.topics["p.ledger"], broker.topics["p.beats"]
+    assert (ledger.replication, beats.replication) == (replication, replication)
+    assert (len(ledger.partitions), len(beats.partitions)) == (1, 1)
+    assert (ledger.settings["min.insync.replicas"], beats.settings["min.insync.replicas"]) == (in_sync, "1")
+    assert (ledger.settings["retention.ms"], beats.settings["retention.ms"]) == ("-1", "60000")
+
+
+@simulated
+async def test_topics_of_an_older_start_stay_as_they_are_and_beats_are_added() -> None:
+    broker = broker_with(**{"in": 6, "out": 1, "p.ledger": 1})
+    broker.brokers = 3
+    await prepared(broker, pipeline())
+    assert (broker.topics["p.ledger"].replication, broker.topics["p.ledger"].settings) == (None, {})
+    assert broker.topics["p.beats"].replication == 3
+    broker.topics["p.beats"].settings = {"retention.ms": "1"}
+    await prepared(broker, pipeline())
+    assert broker.topics["p.beats"].settings == {"retention.ms": "1"}
+
+
 @simulated
 async def test_a_topic_that_is_read_later_gets_its_width_then_and_others_keep_theirs() -> None:
     broker = broker_with(one=1, two=2, out=1)
@@ -125,7 +154,7 @@ async def test_topics_that_are_awaited_are_told_once(caplog: pytest.LogCaptureFi
     ]
 
 
-@pytest.mark.parametrize("step", ["topics", "create", "append-ledger", "read-ledger"])
+@pytest.mark.parametrize("step", ["topics", "brokers", "create", "append-ledger", "read-ledger"])
 @simulated
 async def test_cancelling_ends_it_wherever_it_waits(step: str) -> None:
     log = MemoryLog(broker_with(**{"in": 1, "out": 1}), "p")
@@ -138,7 +167,7 @@ async def test_cancelling_ends_it_wherever_it_waits(step: str) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", ["topics", "create", "append-ledger", "read-ledger"])
+@pytest.mark.parametrize("step", ["topics", "brokers", "create", "append-ledger", "read-ledger"])
 @simulated
 async def test_trouble_is_passed_on_and_the_next_attempt_succeeds(step: str, after: bool) -> None:
     broker = broker_with(**{"in": 2, "out": 1})
