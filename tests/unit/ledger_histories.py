@@ -27,7 +27,7 @@ from millstream.processor.ledger import (
 from millstream.processor.ledger_reader import snapshot
 from millstream.processor.membership import Membership, WorkerId, apply
 
-Step: TypeAlias = tuple[str, int, int, int]
+Step: TypeAlias = tuple[str, int]
 Value = TypeVar("Value")
 
 NODES = [f"{name}-{life}" for name in "abcde" for life in range(3)]
@@ -63,10 +63,8 @@ class History:
 @st.composite
 def histories(draw: st.DrawFn, min_size: int = 0, max_size: int = 60) -> History:
     """Any history. Most of what is said makes sense when it is said, and some does not."""
-    numbers = st.integers(0, 11)
-    steps = draw(
-        st.lists(st.tuples(st.sampled_from(KINDS), numbers, numbers, numbers), min_size=min_size, max_size=max_size)
-    )
+    step = st.tuples(st.sampled_from(KINDS), st.integers(0, 12**3 - 1))
+    steps = draw(st.lists(step, min_size=min_size, max_size=max_size))
     history = History()
     if draw(st.booleans()):
         history.add(CreatedRecord(draw(st.integers(1, 12))))
@@ -105,7 +103,8 @@ def _pick(choices: Sequence[Value], number: int, otherwise: Value) -> Value:
 
 
 def _record(history: History, step: Step) -> LedgerRecord | None:
-    kind, a, b, c = step
+    kind, number = step
+    a, b, c = number // 144, number // 12 % 12, number % 12
     now = history.now
     worker = _pick(sorted(now.workers), a, STRANGER)
     node = _pick(sorted(now.nodes), a, STRANGER.node)

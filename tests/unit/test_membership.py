@@ -213,6 +213,23 @@ def test_a_death_gives_the_shards_to_others_in_the_same_step() -> None:
     assert (verdict.offset, verdict.beats_seen, verdict.at_ms) == (now.next_offset - 1, 200, 1_700_000_000_000)
 
 
+def test_what_a_dead_node_had_is_spread_over_the_nodes_of_other_zones() -> None:
+    """The names' zones: a and d share one, b and c have their own."""
+    history = started(8, *(WorkerId(f"{name}-0", number, 0) for name in "abcd" for number in range(2)))
+    lost = [shard for shard, holder in history.now.holders.items() if holder.node == "d-0"]
+    now = history.add(DeadRecord("d-0", "a-0", 281.5, 250.0, 200))
+    assert sorted(now.holders[shard].node for shard in lost) == ["b-0", "c-0"]
+
+
+def test_shards_that_lose_their_next_owner_stay_with_their_holders() -> None:
+    history = started(7, A, B)
+    before = history.now
+    now = history.add(*up(C))
+    assert {before.holders[shard] for shard in now.awaits(C)} == {A, B}
+    now = history.add(down(C))
+    assert now.holders == now.planned == before.holders
+
+
 def test_of_two_that_find_each_other_dead_the_first_in_the_log_lives() -> None:
     history = started(2, A, B)
     now = history.add(dead(A, B))

@@ -144,6 +144,13 @@ def test_of_nodes_that_can_keep_one_more_those_with_few_shards_do() -> None:
     assert [list(after.values()).count(worker) for worker in ("a0", "a1", "b0", "c0")] == [2, 1, 2, 1]
 
 
+def test_zones_count_only_where_there_are_any_and_an_owner_is_gone() -> None:
+    places = {"a": Place("a", "x"), "b": Place("b", "x"), "c": Place("c", "y")}
+    assert plan(dict.fromkeys(range(4), "a"), "abc", range(4), places=places) == {0: "a", 1: "a", 2: "b", 3: "c"}
+    assert plan(dict.fromkeys(range(2), "a"), "bc", range(2), places=places) == {0: "c", 1: "b"}
+    assert plan({}, "ac", [0], places={"c": Place("c", "y")}) == {0: "a"}
+
+
 def test_a_shard_that_is_still_on_its_way_is_turned_round_before_one_that_has_arrived_is_moved() -> None:
     before = {0: "b", 1: "b", 2: "a", 3: "a"}
     assert plan(before, "abc", range(4), holders={0: "b", 1: "a", 2: "a", 3: "a"})[1] == "c"
