@@ -281,8 +281,8 @@ def _settle(before: Membership, after: Membership, offset: int) -> Membership:
     if after.workers == before.workers and after.facts.shards == before.facts.shards:
         return after
     owners = [worker for worker, info in after.workers.items() if info.can_own]
-    places = {worker: Place(worker.node, before.nodes[worker.node].zone) for worker in before.workers}
-    places |= {worker: Place(worker.node, after.nodes[worker.node].zone) for worker in owners}
+    nodes = {**before.nodes, **after.nodes}
+    places = {worker: Place(worker.node, nodes[worker.node].zone) for worker in (*before.workers, *owners)}
     holders = {shard: owner for shard, owner in after.holders.items() if owner in after.workers}
     planned = plan(before.planned, owners, range(after.facts.shards or 0), places=places, holders=holders)
     return _hand_out(replace(after, planned=planned, holders=holders), offset)
