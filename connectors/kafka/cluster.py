@@ -215,7 +215,8 @@ class Cluster:
             except UnavailableError as error:
                 last = error
             else:
-                del self._unanswered[node_id]
+                # Several may have asked at once.
+                self._unanswered.pop(node_id, None)
                 return answer
         raise last
 
