@@ -59,6 +59,7 @@ COMMANDS = {
     "broker": Command("millstream.connectors.kafka.broker_command", "start a real Apache Kafka for development"),
     "lag": Command("millstream.connectors.kafka.lag_command", "how far a pipeline is, by partition"),
     "reset": Command("millstream.connectors.kafka.reset_command", "move a stopped pipeline's offsets"),
+    "transactions": Command("millstream.connectors.kafka.transactions_command", "what a pipeline has left open"),
     "load": Command("millstream.loadgen.load_command", "send seeded events on an open schedule"),
     "verify": Command("millstream.loadgen.verify_command", "judge from outside whether each event took effect once"),
     "warm": Command("millstream.loadgen.warm_command", "compile all kernels now, as when an image is built"),

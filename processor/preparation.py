@@ -26,7 +26,7 @@ _SHARDS_DEFAULT_MIN = 2
 _DEAD_LETTER_HEADROOM_BYTES = 64 * 1024
 # Whoever finds the ledger empty thinks itself alone: nothing of it ever goes by time or size.
 _LEDGER_SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-# Beats are of no use after a second. There is a file for each minute, deleted soon after, by the broker's clock, since a
+# Beats are of no use after a second. There is a file for each minute, deleted soon after: by the broker's clock, as a
 # node's may be an hour ahead. The leader alone stores a beat, so that a slow replica is not taken for a dead node.
 _BEATS_SETTINGS = {
     "retention.ms": "60000",

@@ -21,6 +21,12 @@ from millstream.connectors.kafka.admin_requests import (
     TopicAnswer,
     TopicSetting,
 )
+from millstream.connectors.kafka.describe_requests import (
+    DescribeTransactionsRequest,
+    ListedTransactions,
+    ListTransactionsRequest,
+    TransactionState,
+)
 from millstream.connectors.kafka.read_requests import (
     EARLIEST,
     CommittedOffset,
@@ -460,5 +466,42 @@ CASES = [
             NO_TAGS,
         ),
         [DeletedRecords(A0, 70, 0), DeletedRecords(B1, -1, 29)],
+    ),
+    Case(
+        DescribeTransactionsRequest(["p.0", "p.1"]),
+        65,
+        0,
+        struct_(array(STRING)),
+        (["p.0", "p.1"], NO_TAGS),
+        struct_(
+            t.Int32,
+            array(t.Int16, STRING, STRING, t.Int32, t.Int64, t.Int64, t.Int16, array(STRING, array(t.Int32))),
+        ),
+        (
+            0,
+            [
+                (
+                    *(0, "p.0", "Ongoing", 30_000, 1_700_000_000_000, 2**40, 17),
+                    [("a", [0, 5], NO_TAGS), ("b", [1], UNKNOWN_TAG)],
+                    NO_TAGS,
+                ),
+                (105, "p.1", "", 0, -1, -1, -1, [], UNKNOWN_TAG),
+            ],
+            NO_TAGS,
+        ),
+        [
+            TransactionState(0, "p.0", "Ongoing", 30_000, 1_700_000_000_000, ProducerIdentity(2**40, 17), [A0, A5, B1]),
+            TransactionState(105, "p.1", "", 0, -1, ProducerIdentity(-1, -1), []),
+        ],
+    ),
+    Case(
+        ListTransactionsRequest(),
+        66,
+        0,
+        struct_(array(STRING), array(t.Int64)),
+        ([], [], NO_TAGS),
+        struct_(t.Int32, t.Int16, array(STRING), array(STRING, t.Int64, STRING)),
+        (0, 15, ["Strange"], [("p.0", 7, "Ongoing", NO_TAGS), ("other", 8, "Empty", UNKNOWN_TAG)], NO_TAGS),
+        ListedTransactions(15, ["p.0", "other"]),
     ),
 ]

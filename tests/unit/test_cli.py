@@ -165,7 +165,7 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         cli.main(argv)
     assert ended.value.code == 0
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().out.replace("\n", " ")
     assert all(f"    {name} " in shown for name in cli.COMMANDS)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -153,3 +155,13 @@ async def test_who_may_not_delete_is_told_and_reads_on() -> None:
         with pytest.raises(RefusedError, match=r"deleting records of ledger-0: .*TOPIC_AUTHORIZATION_FAILED"):
             await log.delete_before(1)
         assert [value for _, value in await read_all(log)] == [b"a", b"b"]
+
+
+def test_what_an_agent_imports_of_kafka_is_light() -> None:
+    program = (
+        "import sys\n"
+        "import millstream.connectors.kafka.membership_log, millstream.connectors.kafka.ledger_topic\n"
+        "import millstream.connectors.kafka.admin, millstream.processor.preparation\n"
+        "print(sorted({'numpy', 'numba', 'orjson', 'confluent_kafka', 'rich'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
