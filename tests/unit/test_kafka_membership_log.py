@@ -14,6 +14,7 @@ from two_topic_kafka import DELETE_RECORDS, FETCH, METADATA, TwoTopicKafka
 
 from millstream.connectors.kafka import membership_log
 from millstream.connectors.kafka.membership_log import KafkaMembershipLog, MembershipTimeouts
+from millstream.connectors.kafka.requests import MetadataRequest
 from millstream.processor.errors import RefusedError, UnavailableError
 
 BUSY = MembershipTimeouts(request_s=30, append_s=30, beat_s=30)
@@ -99,6 +100,12 @@ async def test_of_two_brokers_one_that_hangs_is_not_asked_for_the_way_again_and_
         for _ in range(4):
             await log._cluster.refresh()
         assert kafka.count(METADATA, node=0) == before
+
+
+async def test_many_may_ask_any_broker_at_once() -> None:
+    kafka = TwoTopicKafka(brokers=2)
+    async with member_of(kafka) as log:
+        await asyncio.gather(*(log._cluster.call_any(MetadataRequest([])) for _ in range(10)))
 
 
 async def test_beats_are_fetched_20_ms_apart_however_many_come() -> None:
