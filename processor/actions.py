@@ -26,9 +26,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End the worker's process without asking; its exit follows."""
+    """End the worker's process without asking; its exit follows.
+
+    With `shows_stack` it writes to stderr first where its code is.
+    """
 
     worker: int
+    shows_stack: bool = False
 
 
 Action: TypeAlias = Spawn | Send | Kill

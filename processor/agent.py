@@ -151,8 +151,11 @@ class Agent:
                     self._spawn(worker, incarnation)
                 case Send(worker, message):
                     self._children[worker].send_nowait(message)
-                case Kill(worker):
-                    self._children[worker].kill()
+                case Kill(worker, shows_stack):
+                    if shows_stack:
+                        self._children[worker].show_stack_and_kill()
+                    else:
+                        self._children[worker].kill()
 
     def _spawn(self, worker: int, incarnation: int) -> None:
         start = Start(

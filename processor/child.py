@@ -13,12 +13,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.processor.control import TO_AGENT, Channel, ControlError, Failed, Start, ToAgent, ToWorker, Trouble
+from millstream.processor.control import (
+    STACK_SIGNAL,
+    TO_AGENT,
+    Channel,
+    ControlError,
+    Failed,
+    Start,
+    ToAgent,
+    ToWorker,
+    Trouble,
+)
 from millstream.processor.stage_page import StagePageReader
 
 # What a dead process has said is in the socket's buffer already; only its own children could keep the socket open.
 _LAST_WORDS_WAIT_S: Final = 0.2
 _REAP_WAIT_S: Final = 1.0
+_STACK_WAIT_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,13 @@ class Child:
                 self._process.kill()
             except ProcessLookupError:
                 pass
+
+    def show_stack_and_kill(self) -> None:
+        """Have the process write to stderr where its code is, which it can even while it hangs, and end it."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._process is not None:
+                self._process.send_signal(STACK_SIGNAL)
+        asyncio.get_running_loop().call_later(_STACK_WAIT_S, self.kill)
 
     async def _live(self, page_descriptor: int) -> Exit:
         ours, theirs = socket.socketpair()

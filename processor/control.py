@@ -8,6 +8,7 @@ The channel also carries what must not be seen in a process list: the arguments 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import struct
 from enum import Enum
@@ -25,6 +26,8 @@ PROTOCOL: Final = 1
 FRAME_BYTES_MAX: Final = 1 << 20
 # What may wait for a peer that does not read. Beyond it the peer is not slow but stuck.
 BACKLOG_BYTES_MAX: Final = 1 << 20
+# A worker that gets it writes to stderr where the code of all its threads is.
+STACK_SIGNAL: Final = signal.SIGUSR2
 _HEADER: Final = struct.Struct("!BI")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,35 +43,42 @@ class Oversight:
 
     async def process(self, records: Records, ranges: Offsets, record_bytes_max: Mapping[str, int]) -> list[Effects]:
         """All stages on a batch; `ranges` are its offsets by partition. Raises StageError."""
-        if not self._stalls or not is_touched(ranges, self._stalls):
-            return [await self._run(Piece(records, ranges, None), record_bytes_max)]
+        if self._stalls and is_touched(ranges, self._stalls):
+            return await self._carefully(records, record_bytes_max)
+        if not self._turns.begin_nowait():
+            await self._turns.begin()
+        try:
+            return [await self._watched(records, ranges, record_bytes_max, None)]
+        finally:
+            self._turns.end()
+
+    async def _carefully(self, records: Records, record_bytes_max: Mapping[str, int]) -> list[Effects]:
         effects = []
         for piece in pieces(records, self._stalls, self._attempts):
-            effects.append(await self._run(piece, record_bytes_max))
+            effects.append(await self._piece(piece, record_bytes_max))
             # There may be thousands of them, and commits, signals and the agent want to be heard in between.
             await asyncio.sleep(0)
         return effects
 
-    async def _run(self, piece: Piece, record_bytes_max: Mapping[str, int]) -> Effects:
-        if piece.suspect is None:
-            await self._turns.begin()
-            try:
-                return await self._watched(piece, record_bytes_max, None)
-            finally:
-                self._turns.end()
+    async def _piece(self, piece: Piece, record_bytes_max: Mapping[str, int]) -> Effects:
+        """Alone, so that a worker that hangs again can hang at nothing else."""
+        given_up = None
+        if piece.suspect is not None and piece.suspect.attempts >= self._attempts:
+            given_up = piece.suspect
+            _log.error("records.given_up", stage=given_up.stage, records=place_of(given_up), attempts=given_up.attempts)
         await self._turns.begin_alone()
         try:
-            return await self._watched(piece, record_bytes_max, self._given_up(piece.suspect))
+            return await self._watched(piece.records, piece.ranges, record_bytes_max, given_up)
         finally:
             self._turns.end_alone()
 
-    def _given_up(self, suspect: Stalled) -> Stalled | None:
-        if suspect.attempts < self._attempts:
-            return None
-        _log.error("records.given_up", stage=suspect.stage, records=place_of(suspect), attempts=suspect.attempts)
-        return suspect
-
-    async def _watched(self, piece: Piece, record_bytes_max: Mapping[str, int], given_up: Stalled | None) -> Effects:
-        page = nullcontext(UNWATCHED) if self._page is None else self._page.batch(self._shard, piece.ranges)
-        with page as mark:
-            return await self._program.process(piece.records, record_bytes_max, mark, given_up)
+    async def _watched(
+        self, records: Records, ranges: Offsets, record_bytes_max: Mapping[str, int], given_up: Stalled | None
+    ) -> Effects:
+        if self._page is None:
+            return await self._program.process(records, record_bytes_max, UNWATCHED, given_up)
+        mark = self._page.begin(self._shard, ranges)
+        try:
+            return await self._program.process(records, record_bytes_max, mark, given_up)
+        finally:
+            self._page.end(mark)

@@ -1,13 +1,13 @@
-"""A few pages of memory that a worker shares with its agent: at which batch, in which stage, each of its shards is.
+"""A few pages of memory that a worker shares with its agent: at which batch, in which stage each of its shards is.
 
 The worker writes a few bytes for each batch and stage, and makes no call to the system. The agent reads them even
 while user code holds the worker's interpreter, which no message could be sent from.
 
-Every entry into a stage has a number of its own. Whoever sees the same number in two looks knows that nothing has
-moved in between; what was read while it was being written has another number at the next look, and so does no harm.
+Whatever is written has a number of its own, in one word with the stage. Whoever sees the same number in two looks knows
+that nothing has moved in between, and that what was read beside it belongs to it.
 
     0        how many slots were ever used
-    4096 k   slot k - 1: number, stage (-1: none), shard, how many ranges; from byte 32 on, the ranges
+    4096 k   slot k - 1, in words of 8 bytes: number and stage (0: none); shard and how many ranges; the ranges
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from millstream.processor.stage_mark import UNWATCHED, StageMark
@@ -31,14 +31,14 @@ SLOTS: Final = 255
 RANGES_MAX: Final = 160
 
 _SLOT_BYTES: Final = 4096
-_RANGES_AT: Final = 32
+_RANGES_AT: Final = 16
 _PAGE_BYTES: Final = _SLOT_BYTES * (SLOTS + 1)
-_NO_STAGE: Final = -1
+_WORD_BYTES: Final = 8
+_STAGE_BITS: Final = 16
+_SHARD_BITS: Final = 32
 
-_USED: Final = struct.Struct("<I")
-_MARK: Final = struct.Struct("<Qi")
-_HEAD: Final = struct.Struct("<QiiI")
-_RANGE: Final = struct.Struct("<iiqq")
+_RANGE: Final = struct.Struct("=iiqq")
+_TWO_WORDS: Final = struct.Struct("=QQ")
 
 
 class Range(NamedTuple):
@@ -59,67 +59,62 @@ class StagePage:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, _PAGE_BYTES)
         os.close(descriptor)
+        # In words, since a word is written at once: no reader sees half of it.
+        self.words = memoryview(self._memory).cast("Q")
+        self.number = 0
         self._topics: dict[str, int] = {}
-        self._free = list(range(SLOTS - 1, -1, -1))
-        self._used = 0
-        self._number = 0
+        self._free = list(range(SLOTS, 0, -1))
 
     def name_topics(self, topics: Sequence[str]) -> None:
         """From now on topics have these numbers."""
         self._topics = {topic: number for number, topic in enumerate(topics)}
 
-    @contextmanager
-    def batch(self, shard: int, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[StageMark]:
-        """A batch of the shard runs meanwhile. `ranges` are first and next offset of each partition in it."""
+    def begin(self, shard: int, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> StageMark:
+        """A batch of the shard begins. `ranges` are first and next offset of each partition in it."""
         if not self._free:
-            yield UNWATCHED
-            return
+            return UNWATCHED
         slot = self._free.pop()
-        mark = _PageMark(self, (slot + 1) * _SLOT_BYTES)
-        self._begin(mark.at, slot, shard, ranges)
-        try:
-            yield mark
-        finally:
+        at = slot * _SLOT_BYTES + _RANGES_AT
+        for (topic, partition), (first, next_) in islice(ranges.items(), RANGES_MAX):
+            _RANGE.pack_into(self._memory, at, self._topics.get(topic, -1), partition, first, next_)
+            at += _RANGE.size
+        word = slot * _SLOT_BYTES // _WORD_BYTES
+        self.words[word + 1] = min(len(ranges), RANGES_MAX) << _SHARD_BITS | shard
+        if slot > self.words[0]:
+            self.words[0] = slot
+        return _PageMark(self, slot, word)
+
+    def end(self, mark: StageMark) -> None:
+        """The batch is through, or given up."""
+        if isinstance(mark, _PageMark):
             mark.rest()
-            self._free.append(slot)
-
-    def write(self, at: int, stage: int) -> None:
-        """The batch of the slot at this place has entered the stage."""
-        self._number += 1
-        _MARK.pack_into(self._memory, at, self._number, stage)
-
-    def _begin(self, at: int, slot: int, shard: int, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        # The number comes first: a reader that looks again after it has read the ranges sees that they have changed.
-        self._number += 1
-        _HEAD.pack_into(self._memory, at, self._number, _NO_STAGE, shard, min(len(ranges), RANGES_MAX))
-        place = at + _RANGES_AT
-        for (topic, partition), (first, next_) in list(ranges.items())[:RANGES_MAX]:
-            _RANGE.pack_into(self._memory, place, self._topics.get(topic, -1), partition, first, next_)
-            place += _RANGE.size
-        if slot >= self._used:
-            self._used = slot + 1
-            _USED.pack_into(self._memory, 0, self._used)
+            self._free.append(mark.slot)
 
 
 class _PageMark(StageMark):
     """What one batch says of itself, on the page."""
 
-    __slots__ = ("_page", "_stage", "at")
+    __slots__ = ("_page", "_stage", "_word", "slot")
 
-    def __init__(self, page: StagePage, at: int) -> None:
+    def __init__(self, page: StagePage, slot: int, word: int) -> None:
         self._page = page
-        self._stage = _NO_STAGE
-        self.at = at
+        self._stage = 0
+        self._word = word
+        self.slot = slot
 
     def enter(self, stage: int) -> None:
-        self._stage = stage
-        self._page.write(self.at, stage)
+        self._stage = stage + 1
+        self.alive()
 
     def alive(self) -> None:
-        self._page.write(self.at, self._stage)
+        page = self._page
+        page.number = number = page.number + 1
+        page.words[self._word] = number << _STAGE_BITS | self._stage
 
     def rest(self) -> None:
-        self._page.write(self.at, _NO_STAGE)
+        page = self._page
+        page.number = number = page.number + 1
+        page.words[self._word] = number << _STAGE_BITS
 
 
 # -- the agent's side -------------------------------------------------------------------------------------------------
@@ -144,15 +139,14 @@ class StagePageReader:
 
     def look(self) -> list[Seen]:
         """All slots that were ever used, as they are now."""
-        used = min(_USED.unpack_from(self._memory, 0)[0], SLOTS)
-        return [self._seen(slot) for slot in range(used)]
+        return [self._seen(slot) for slot in range(1, min(self._words(0)[0], SLOTS) + 1)]
 
     def ranges(self, seen: Seen) -> tuple[Range, ...] | None:
         """The records of the batch in a slot; None where the worker has moved on since."""
-        at = (seen.slot + 1) * _SLOT_BYTES
-        count = min(_HEAD.unpack_from(self._memory, at)[3], RANGES_MAX)
-        end = at + _RANGES_AT + count * _RANGE.size
-        ranges = tuple(map(Range._make, _RANGE.iter_unpack(self._memory[at + _RANGES_AT : end])))
+        at = seen.slot * _SLOT_BYTES
+        count = min(self._words(at)[1] >> _SHARD_BITS, RANGES_MAX)
+        at += _RANGES_AT
+        ranges = tuple(map(Range._make, _RANGE.iter_unpack(self._memory[at : at + count * _RANGE.size])))
         return ranges if self._seen(seen.slot) == seen else None
 
     def close(self) -> None:
@@ -161,8 +155,13 @@ class StagePageReader:
         os.close(self.descriptor)
 
     def _seen(self, slot: int) -> Seen:
-        number, stage, shard, _ = _HEAD.unpack_from(self._memory, (slot + 1) * _SLOT_BYTES)
-        return Seen(slot, number, None if stage < 0 else stage, shard)
+        where, shard = self._words(slot * _SLOT_BYTES)
+        stage = where & ((1 << _STAGE_BITS) - 1)
+        return Seen(slot, where >> _STAGE_BITS, stage - 1 if stage else None, shard & ((1 << _SHARD_BITS) - 1))
+
+    def _words(self, at: int) -> tuple[int, int]:
+        first, second = _TWO_WORDS.unpack_from(self._memory, at)
+        return first, second
 
 
 def _shared_memory() -> int:

@@ -152,7 +152,7 @@ class Supervisor:
             slot.is_to_blame = False
             if self._ending is not None:
                 self._worsen(Outcome(1, f"worker {worker} was killed while it drained: {fault}"))
-            self._kill(slot, fault)
+            self._kill(slot, fault, shows_stack=True)
         return self._take_actions()
 
     def stop(self, now: float, signal_number: int | None) -> list[Action]:
@@ -382,12 +382,12 @@ class Supervisor:
         slot.begin(now, self._settings.start_timeout_s)
         self._actions.append(Spawn(slot.worker, slot.incarnation))
 
-    def _kill(self, slot: Slot, fault: str | None) -> None:
+    def _kill(self, slot: Slot, fault: str | None, *, shows_stack: bool = False) -> None:
         if fault is not None:
             _log.warning("worker.killed", worker=slot.worker, incarnation=slot.incarnation, why=fault)
             slot.last_words = fault
         slot.enter(Standing.DYING, None)
-        self._actions.append(Kill(slot.worker))
+        self._actions.append(Kill(slot.worker, shows_stack))
 
     def _take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []

@@ -13,6 +13,11 @@ class Turns:
         self._is_alone = False
         self._changed = asyncio.Event()
 
+    def begin_nowait(self) -> bool:
+        """Begin, unless another runs alone; answers whether that was so. Then it has its `end`."""
+        self._running += not self._is_alone
+        return not self._is_alone
+
     async def begin(self) -> None:
         """Wait while another runs alone. Every `begin` has its `end`."""
         while self._is_alone:

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn, cast
 
 from millstream.processor.allocator import tune_allocator
 from millstream.processor.control import (
+    STACK_SIGNAL,
     TO_WORKER,
     Assign,
     Channel,
@@ -266,6 +267,7 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C reaches every process of the terminal; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL)
     tune_allocator()
     end = socket.socket(fileno=descriptor)
     # Processes that user code starts must not keep the channel open.

@@ -23,6 +23,7 @@ from millstream.processor.host import Host, RunOptions
 PARTITIONS = 2
 COUNT = 300
 POISON = b"1-217"
+TIMEOUT_S = 0.8
 
 
 def values(partition: int) -> list[bytes]:
@@ -33,6 +34,13 @@ def asleep(value: bytes) -> bytes:
     if value == POISON:
         Path(os.environ["HANGING_HOST"], "hangs").touch()
         time.sleep(3600)
+    return value
+
+
+def pausing(value: bytes) -> bytes:
+    if value == POISON:
+        Path(os.environ["HANGING_HOST"], "hangs").touch()
+        time.sleep(TIMEOUT_S / 4)
     return value
 
 
@@ -62,7 +70,7 @@ def in_columns(columns: Any) -> dict[str, Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (asleep, busy, waiting, blocking, in_columns)
+    function.__name__: function for function in (asleep, pausing, busy, waiting, blocking, in_columns)
 }
 
 
@@ -73,7 +81,7 @@ def make(directory: str, function: str, shards: int, on_error: Any = "dead-lette
     broker.create("out", PARTITIONS)
     for partition in range(PARTITIONS):
         broker.send("in", partition, values(partition))
-    pipeline = Pipeline("p", shards=shards, on_error=on_error, stage_timeout_s=0.8, missing_topics="create")
+    pipeline = Pipeline("p", shards=shards, on_error=on_error, stage_timeout_s=TIMEOUT_S, missing_topics="create")
     stream = pipeline.read("in")
     if function == "in_columns":
         stream.columns(in_columns, name="culprit").write("out")

@@ -3,8 +3,12 @@ and all others come out."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
+import re
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -40,9 +44,9 @@ def written(under_test: Node) -> dict[str, list[str]]:
     return by_topic
 
 
-@pytest.mark.parametrize("function", hanging_host.FUNCTIONS)
+@pytest.mark.parametrize("function", ["asleep", "busy", "waiting", "blocking", "in_columns"])
 async def test_the_record_at_which_a_stage_hangs_is_dead_lettered_and_all_others_come_out_once(
-    tmp_path: Path, function: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, function: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO)
     arguments = {"function": function, "shards": 1 if function == "asleep" else 2}
@@ -57,6 +61,8 @@ async def test_the_record_at_which_a_stage_hangs_is_dead_lettered_and_all_others
     said = [record.getMessage() for record in caplog.records if "worker.killed" in record.getMessage()]
     assert "stage 'culprit' did not come back within 0.8 s" in said[0]
     assert "in-1@217 (attempt 3)" in said[-1]
+    if function != "waiting":
+        assert re.search(rf'hanging_host.py", line \d+ in {function}$', capfd.readouterr().err, re.MULTILINE), "where"
     assert b'millstream_stalled_stages_total{stage="culprit"}' in under_test.agent._telemetry.metrics()
 
 
@@ -77,3 +83,14 @@ async def test_a_stage_that_hangs_while_the_node_drains_is_named(tmp_path: Path)
         outcome = await ended(under_test)
     assert outcome.exit_code == 1
     assert "stage 'culprit' did not come back" in (outcome.message or "")
+
+
+async def test_a_worker_that_was_stopped_for_a_while_is_not_blamed_for_that_time(tmp_path: Path) -> None:
+    arguments = {"function": "pausing", "shards": 2}
+    async with node(tmp_path, workers=1, factory="hanging_host:make", restarts=QUICKLY, **arguments) as under_test:
+        await eventually((tmp_path / "hangs").exists, "a stage runs")
+        os.kill(under_test.pids()[0], signal.SIGSTOP)
+        await asyncio.sleep(3 * hanging_host.TIMEOUT_S)
+        os.kill(under_test.pids()[0], signal.SIGCONT)
+        assert await ended(under_test) == Outcome(0)
+        assert under_test.worker(0)["restarts"] == 0

@@ -18,6 +18,7 @@ from pipeline_types import Payment, score
 
 from millstream.processor import Columns, Fidelity, OnError, Pipeline, PipelineError, Record
 from millstream.processor.graph import Graph
+from millstream.processor.stalled import StageLimit, WatchPlan
 
 
 def mistakes_of(pipeline: Pipeline) -> list[str]:
@@ -83,10 +84,41 @@ def test_there_is_a_dead_letter_topic_only_where_some_stage_uses_it() -> None:
     assert pipeline.build().dead_letter_topic == "graveyard"
 
 
+def test_every_stage_has_a_time_limit_its_own_or_the_pipelines() -> None:
+    pipeline = Pipeline("p", stage_timeout_s=30, stage_attempts=5)
+
+    async def ask(value: bytes) -> bytes:
+        return value
+
+    stream = pipeline.read(["a", "b"])
+    stream.map(ask, stage_timeout_s=2.5).write("asked", stage_timeout_s=1)
+    stream.filter_columns(lambda columns: columns.offset > 0, name="odd", stage_timeout_s=9).write("filtered")
+
+    assert pipeline.build().watch_plan == WatchPlan(
+        [
+            StageLimit("read a, b", 30.0),
+            StageLimit("map ask", 2.5, is_async=True),
+            StageLimit("write asked", 1.0),
+            StageLimit("odd", 9.0),
+            StageLimit("write filtered", 30.0),
+        ],
+        ["a", "b"],
+        attempts=5,
+    )
+
+
 def test_all_mistakes_are_reported_at_once_and_each_names_its_stage() -> None:
-    pipeline = Pipeline("bad name", shards=0, guarantee="perhaps", missing_topics="guess", commit_interval_ms=-1)  # type: ignore[arg-type]
+    pipeline = Pipeline(
+        "bad name",
+        shards=0,
+        guarantee="perhaps",
+        missing_topics="guess",
+        commit_interval_ms=-1,
+        stage_timeout_s="1m",
+        stage_attempts=1,
+    )  # type: ignore[arg-type]
     stream = pipeline.read("in", format="yaml")
-    stream.map(three).write("in")
+    stream.map(three, stage_timeout_s=0).write("in")
     pipeline.read("numbers").filter(lambda value: value, concurrency=0, name="positive").write("out", key=5)  # type: ignore[arg-type]
 
     mistakes = "\n".join(mistakes_of(pipeline))
@@ -97,6 +129,9 @@ def test_all_mistakes_are_reported_at_once_and_each_names_its_stage() -> None:
         "guarantee='perhaps' is unknown",
         "missing_topics='guess' is unknown",
         "commit_interval_ms=-1 must be",
+        "stage_timeout_s='1m' must be a number of seconds from 0.5 to 3600",
+        "stage_attempts=1 must be a whole number from 2 to 100",
+        "map three: stage_timeout_s=0 must be",
         "read in: format 'yaml' is unknown",
         "map three: three requires 3 arguments (a, b, c)",
         "topic 'in' is both read and written",

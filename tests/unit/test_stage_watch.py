@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from hypothesis import given
@@ -41,8 +41,16 @@ class World:
                 return self.now - began, overdue
         raise AssertionError(f"nothing was overdue after {limit_s} s")
 
+    @contextmanager
+    def running(self, shard: int, ranges: dict[tuple[str, int], tuple[int, int]]) -> Iterator[StageMark]:
+        mark = self.page.begin(shard, ranges)
+        try:
+            yield mark
+        finally:
+            self.page.end(mark)
+
     def batch(self, stack: ExitStack, shard: int, stage: int, offsets: tuple[int, int] = (5, 9)) -> StageMark:
-        mark = stack.enter_context(self.page.batch(shard, {("in", shard): offsets}))
+        mark = stack.enter_context(self.running(shard, {("in", shard): offsets}))
         mark.enter(stage)
         return mark
 
@@ -68,7 +76,7 @@ def shards(overdue: Overdue) -> list[int]:
 
 def test_what_is_written_is_read(world: World) -> None:
     assert world.reader.look() == []
-    with world.page.batch(3, {("in", 7): (5, 2**40), ("unknown", 0): (0, 1)}) as mark:
+    with world.running(3, {("in", 7): (5, 2**40), ("unknown", 0): (0, 1)}) as mark:
         assert [(seen.stage, seen.shard) for seen in world.reader.look()] == [(None, 3)]
         mark.enter(2)
         (seen,) = world.reader.look()
@@ -90,16 +98,16 @@ def test_ranges_are_not_answered_once_the_worker_has_moved_on(world: World, stac
 
 def test_more_batches_than_slots_are_not_watched_and_a_free_slot_is_used_again(world: World) -> None:
     with ExitStack() as stack:
-        marks = [stack.enter_context(world.page.batch(shard, {})) for shard in range(SLOTS + 1)]
+        marks = [stack.enter_context(world.running(shard, {})) for shard in range(SLOTS + 1)]
         assert marks[-1] is UNWATCHED
         assert UNWATCHED not in marks[:-1]
         assert len(world.reader.look()) == SLOTS
-    with world.page.batch(0, {}) as mark:
+    with world.running(0, {}) as mark:
         assert mark is not UNWATCHED
 
 
 def test_more_ranges_than_there_is_room_for_are_left_out(world: World) -> None:
-    with world.page.batch(0, {("in", partition): (0, 1) for partition in range(RANGES_MAX + 1)}) as mark:
+    with world.running(0, {("in", partition): (0, 1) for partition in range(RANGES_MAX + 1)}) as mark:
         mark.enter(1)
         ranges = world.reader.ranges(world.reader.look()[0])
         assert ranges is not None
@@ -134,7 +142,7 @@ def test_whoever_moves_is_never_overdue(world: World, stack: ExitStack, sign: st
 
 
 def test_whoever_rests_or_has_ended_is_never_overdue(world: World) -> None:
-    with world.page.batch(0, {("in", 0): (0, 1)}) as mark:
+    with world.running(0, {("in", 0): (0, 1)}) as mark:
         mark.enter(SYNC)
         mark.rest()
         assert all(world.look() is None for _ in range(100))
@@ -163,7 +171,7 @@ def test_a_worker_that_somebody_has_stopped_is_not_blamed(world: World, stack: E
 
 def test_a_stage_or_topic_that_the_plan_does_not_know_is_nobodys(world: World, stack: ExitStack) -> None:
     world.batch(stack, 0, 99)
-    stack.enter_context(world.page.batch(1, {("unknown", 0): (0, 1)})).enter(SYNC)
+    stack.enter_context(world.running(1, {("unknown", 0): (0, 1)})).enter(SYNC)
     assert all(world.look() is None for _ in range(100))
 
 
@@ -203,7 +211,7 @@ def test_where_it_cannot_be_told_all_that_have_not_moved_for_long_are_suspects(w
 
 
 def test_a_batch_of_several_partitions_makes_suspects_of_all(world: World, stack: ExitStack) -> None:
-    stack.enter_context(world.page.batch(0, {("in", 0): (0, 5), ("in", 2): (7, 9)})).enter(SYNC)
+    stack.enter_context(world.running(0, {("in", 0): (0, 5), ("in", 2): (7, 9)})).enter(SYNC)
     _, overdue = world.overdue_after()
     assert places(overdue.stalls) == [(0, 0, 5), (2, 7, 9)]
 

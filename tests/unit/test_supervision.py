@@ -16,6 +16,8 @@ from millstream.processor.counts import Counts
 from millstream.processor.restarts import RestartPolicy, delay_s
 from millstream.processor.shard_host import ShardReleased
 from millstream.processor.slot import Standing
+from millstream.processor.stage_watch import Overdue
+from millstream.processor.stalled import StageLimit, Stalled
 from millstream.processor.supervision import NodeSettings, Supervisor
 
 
@@ -28,6 +30,7 @@ class World:
     alive: dict[int, int] = field(default_factory=dict)
     runs: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     wanted: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    stalls: dict[int, list[Stalled]] = field(default_factory=dict)
     told_to_stop: set[int] = field(default_factory=set)
     spawned: list[tuple[int, int]] = field(default_factory=list)
 
@@ -52,8 +55,9 @@ class World:
                     assert worker not in self.alive, "one process for each worker"
                     self.alive[worker] = incarnation
                     self.spawned.append((worker, incarnation))
-                case Send(worker, Assign(shards)):
+                case Send(worker, Assign(shards, stalls)):
                     assert worker in self.alive, "only the living are told"
+                    self.stalls[worker] = stalls
                     self.wanted[worker] = set(shards)
                     self.runs[worker] |= self.wanted[worker]
                 case Send(worker, Stop()):
@@ -91,6 +95,10 @@ class World:
     def leave(self, worker: int) -> None:
         self.wanted[worker] = set()
         self.perform(self.node.received(worker, Leaving(), self.now))
+
+    def hang(self, worker: int, first_offset: int = 0, next_offset: int = 100, shard: int = 0) -> None:
+        found = Stalled(shard, "score", "in", shard, first_offset, next_offset)
+        self.perform(self.node.stalled(worker, Overdue(StageLimit("score", 60.0), (found,))))
 
     def exit(self, worker: int, text: str = "it was ended by SIGSEGV", *, is_clean: bool = False) -> None:
         del self.alive[worker]
@@ -225,6 +233,53 @@ def test_a_release_that_does_not_come_costs_the_worker_its_life_and_frees_the_sh
     assert world.tick_to_next_deadline() == 5
     assert world.owned() == {1: [0, 1, 2, 3]}
     assert world.standing(0) is Standing.WAITING
+
+
+def test_a_worker_that_hangs_is_replaced_and_the_next_owner_of_the_shard_knows_at_what() -> None:
+    world = World.ready(2, 2)
+    world.hang(0)
+    assert world.wanted[1] == {0, 1}
+    assert world.stalls[1] == [Stalled(0, "score", "in", 0, 0, 100, attempts=1)]
+    world.hang(1, 40, 42)
+    world.tick_to_next_deadline()
+    world.say_ready(0, 2)
+    assert world.stalls[0] == [Stalled(0, "score", "in", 0, 40, 42, attempts=2)]
+    assert world.node.stalls.by_stage == {"score": 2}
+
+
+def test_the_owner_of_other_shards_is_told_nothing_of_it() -> None:
+    world = World.ready(3, 3)
+    world.hang(0)
+    told = {worker: stalls for worker, stalls in world.stalls.items() if stalls}
+    assert [0 in world.wanted[worker] for worker in told] == [True]
+
+
+def test_workers_that_hang_are_no_crash_loop_however_many_records_do_that() -> None:
+    world = World.ready(1, 1)
+    for offset in range(30):
+        world.hang(0, offset, offset + 1)
+        world.tick_to_next_deadline()
+        world.say_ready(0, 1)
+    assert world.node.outcome is None
+    assert world.node.stalls.by_stage == {"score": 30}
+
+
+def test_a_worker_that_dies_already_is_not_blamed_once_more() -> None:
+    world = World.ready(1, 1)
+    world.node.stop(world.now, 15)
+    world.node.stop(world.now, 15)
+    assert world.node.stalled(0, Overdue(StageLimit("score", 60.0), ())) == []
+    assert world.node.stalls.by_stage == {}
+
+
+def test_a_worker_that_hangs_while_it_drains_makes_the_end_a_failure_that_names_the_stage() -> None:
+    world = World.ready(1, 1)
+    world.perform(world.node.stop(world.now, 15))
+    world.hang(0, 17, 18)
+    assert world.node.outcome == Outcome(
+        1,
+        "worker 0 was killed while it drained: stage 'score' did not come back within 60 s from in-0@17 (attempt 1)",
+    )
 
 
 def test_a_shard_under_way_to_a_worker_that_dies_finds_another_owner() -> None:
