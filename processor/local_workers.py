@@ -1,0 +1,160 @@
+"""A node's own workers as the membership sees them: what each was told to run, and what it has let go of.
+
+    told ──► asked for ──► let go of ──► released, to be said in the ledger ──► forgotten
+      ▲                        │
+      └────────────────────────┘ planned for it once more
+
+Whoever was asked for a shard is not told to run it again before it has let go, and then only if the ledger still has it
+as the holder. Once the release is to be said in the ledger, it has to show up there first: somebody else may have read
+that the shard is free.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from millstream.processor.event_log import EventLog
+from millstream.processor.ledger import Stalled
+from millstream.processor.member_actions import Overdue, Own
+from millstream.processor.membership import Membership, WorkerId
+
+_log: Final = EventLog(logging.getLogger("millstream.node"))
+
+
+@dataclass(slots=True)
+class LocalWorker:
+    """One life of a worker. `told` and `released` have for each shard where in the ledger its holding began.
+
+    `asked` has for each shard since when it is to be let go of; `is_announced` says that a WORKER-UP may be on its way.
+    """
+
+    id: WorkerId
+    eligible: bool
+    leaving: bool = False
+    is_announced: bool = False
+    is_overdue: bool = False
+    told: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, float] = field(default_factory=dict)
+    released: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker ended."""
+
+    why: str
+    stalled: Stalled | None
+
+
+class LocalWorkers:
+    """The workers of `node` that are ready, and those that are gone and may not be so in the ledger."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._live: dict[int, LocalWorker] = {}
+        self._ended: dict[WorkerId, Ended] = {}
+
+    def __iter__(self) -> Iterator[LocalWorker]:
+        return iter(sorted(self._live.values(), key=lambda worker: worker.id))
+
+    def ready(self, worker: int, incarnation: int, *, eligible: bool) -> None:
+        """A worker can run shards; it takes the place of its earlier incarnation, if that is still there."""
+        current = self._live.get(worker)
+        if current is not None and current.id.incarnation >= incarnation:
+            return
+        if current is not None:
+            self.gone(worker, current.id.incarnation, Ended("another incarnation has taken its place", None))
+        self._live[worker] = LocalWorker(WorkerId(self._node, worker, incarnation), eligible)
+
+    def gone(self, worker: int, incarnation: int, ended: Ended) -> None:
+        """A worker's process is gone."""
+        current = self._live.get(worker)
+        if current is None or current.id.incarnation != incarnation:
+            return
+        del self._live[worker]
+        if current.is_announced:
+            self._ended[current.id] = ended
+
+    def leaving(self, worker: int) -> None:
+        """A worker wants no shards any more."""
+        if worker in self._live:
+            self._live[worker].leaving = True
+
+    def released(self, membership: Membership, worker: int, shard: int) -> None:
+        """A worker has let go of a shard."""
+        current = self._live.get(worker)
+        if current is None:
+            return
+        was_asked = current.asked.pop(shard, None) is not None
+        was_told = current.told.pop(shard, None) is not None
+        if was_told and not current.leaving:
+            _log.warning("shard.released_unasked", worker=worker, incarnation=current.id.incarnation, shard=shard)
+        goes_on = was_asked and not current.leaving and shard in membership.runs(current.id)
+        if not goes_on and membership.holders.get(shard) == current.id:
+            current.released[shard] = membership.since[shard]
+
+    def stood_still(self, seconds: float) -> None:
+        """So much time has passed that counts for nothing."""
+        for worker in self._live.values():
+            worker.asked = {shard: at + seconds for shard, at in worker.asked.items()}
+
+    # -- what follows from the ledger ---------------------------------------------------------------------------
+
+    def down(self, membership: Membership) -> dict[WorkerId, Ended]:
+        """Those that are gone while the ledger does not say so, or may yet come to say that they are up."""
+        heard_of = membership.nodes[self._node].incarnations
+        self._ended = {
+            worker: ended
+            for worker, ended in self._ended.items()
+            if worker in membership.workers or worker.incarnation > heard_of.get(worker.worker, -1)
+        }
+        unknown = Ended("its node knows nothing of it", None)
+        live = {worker.id for worker in self._live.values()}
+        strangers = [worker for worker in membership.workers_of(self._node) if worker not in live]
+        return dict.fromkeys(strangers, unknown) | self._ended
+
+    def up(self, membership: Membership) -> list[LocalWorker]:
+        """Those that are ready while the ledger has never heard of them."""
+        heard_of = membership.nodes[self._node].incarnations
+        return [worker for worker in self if worker.id.incarnation > heard_of.get(worker.id.worker, -1)]
+
+    def changes(self, now: float, membership: Membership) -> list[Own]:
+        """What workers have to be told because it has changed."""
+        return [own for worker in self if (own := self._change(now, membership, worker)) is not None]
+
+    def _change(self, now: float, membership: Membership, worker: LocalWorker) -> Own | None:
+        since = membership.since
+        worker.released = {
+            shard: at
+            for shard, at in worker.released.items()
+            if membership.holders.get(shard) == worker.id and since[shard] == at
+        }
+        runs = sorted(membership.runs(worker.id) - worker.asked.keys() - worker.released.keys())
+        wanted = {shard: since[shard] for shard in runs}
+        # What came and went within a page of the ledger was never begun.
+        idle = membership.releases(worker.id) - worker.told.keys() - worker.asked.keys()
+        worker.released |= {shard: since[shard] for shard in idle}
+        if wanted == worker.told:
+            return None
+        worker.asked |= dict.fromkeys(worker.told.keys() - wanted.keys(), now)
+        worker.told = wanted
+        stalls = {shard: membership.stalls[shard] for shard in wanted if shard in membership.stalls}
+        return Own(worker.id.worker, worker.id.incarnation, wanted, stalls)
+
+    def overdue(self, now: float, release_timeout_s: float) -> list[Overdue]:
+        """The workers that should have let go of something by now, each once. One that leaves has time to drain."""
+        overdue = []
+        for worker in self:
+            late = frozenset(shard for shard, at in worker.asked.items() if now >= at + release_timeout_s)
+            if late and not worker.leaving and not worker.is_overdue:
+                worker.is_overdue = True
+                overdue.append(Overdue(worker.id.worker, worker.id.incarnation, late))
+        return overdue
+
+    def next_deadline(self, release_timeout_s: float) -> float | None:
+        """When `overdue` can change next."""
+        asked = (at for worker in self if not worker.is_overdue and not worker.leaving for at in worker.asked.values())
+        return min((at + release_timeout_s for at in asked), default=None)
