@@ -137,6 +137,48 @@ def hung_at(taken: Records, whole: Offsets, known: tuple[Stalled, ...], poison: 
     return next(piece.ranges for piece in pieces(taken, known, attempts_max) if poison in piece.records.offset)
 
 
+@given(
+    st.dictionaries(st.integers(0, 2), st.integers(1, 300), min_size=1),
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 299)), max_size=5),
+    st.integers(2, 4),
+)
+def test_several_culprits_in_one_batch_are_all_found_and_no_other_record_is_given_up(
+    counts: dict[int, int], wanted: set[tuple[int, int]], attempts_max: int
+) -> None:
+    taken, whole = records(counts)
+    culprits = {(TopicPartition("in", p), offset) for p, offset in wanted if offset < counts.get(p, 0)}
+    known: tuple[Stalled, ...] = ()
+    deaths = 0
+    while True:
+        given_up, hung = run_through(taken, whole, known, culprits, attempts_max)
+        if hung is None:
+            break
+        deaths += 1
+        known = counted(known, [stalled(*offsets, partition=p) for (_, p), offsets in hung.items()])
+    assert given_up == culprits
+    # The one more is where the first look at a batch of several partitions made suspects of all.
+    assert deaths <= attempts_max * len(culprits) + len(counts)
+
+
+def run_through(
+    taken: Records,
+    whole: Offsets,
+    known: tuple[Stalled, ...],
+    culprits: set[tuple[TopicPartition, int]],
+    attempts_max: int,
+) -> tuple[set[tuple[TopicPartition, int]], Offsets | None]:
+    """What one worker gives up before it hangs, and where it hangs, if it does."""
+    given_up: set[tuple[TopicPartition, int]] = set()
+    if not is_touched(whole, known):
+        return given_up, whole if culprits else None
+    for piece in pieces(taken, known, attempts_max):
+        if piece.suspect is not None and piece.suspect.attempts >= attempts_max:
+            given_up.update(rows(piece.records))
+        elif culprits.intersection(rows(piece.records)):
+            return given_up, piece.ranges
+    return given_up, None
+
+
 def test_a_second_try_of_a_large_batch_takes_few_calls() -> None:
     taken, _ = records({0: 5000})
     assert len(list(pieces(taken, [stalled(0, 5000)], 3))) <= 64
