@@ -12,12 +12,19 @@ that the shard is free.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from millstream.processor.event_log import EventLog
-from millstream.processor.ledger import Stalled
+from millstream.processor.ledger import (
+    LeavingRecord,
+    LedgerRecord,
+    ReleasedRecord,
+    Stalled,
+    WorkerDownRecord,
+    WorkerUpRecord,
+)
 from millstream.processor.member_actions import Overdue, Own
 from millstream.processor.membership import Membership, WorkerId
 
@@ -103,7 +110,15 @@ class LocalWorkers:
 
     # -- what follows from the ledger ---------------------------------------------------------------------------
 
-    def down(self, membership: Membership) -> dict[WorkerId, Ended]:
+    def claims(self, membership: Membership, *, is_draining: bool) -> Iterator[tuple[Hashable, LedgerRecord]]:
+        """What the ledger does not say yet about these workers, each under a name for this very claim."""
+        yield from self._downs(membership)
+        if not is_draining:
+            yield from self._ups(membership)
+            yield from self._leavings(membership)
+        yield from self._releases(membership)
+
+    def _downs(self, membership: Membership) -> Iterator[tuple[Hashable, LedgerRecord]]:
         """Those that are gone while the ledger does not say so, or may yet come to say that they are up."""
         heard_of = membership.nodes[self._node].incarnations
         self._ended = {
@@ -114,12 +129,30 @@ class LocalWorkers:
         unknown = Ended("its node knows nothing of it", None)
         live = {worker.id for worker in self._live.values()}
         strangers = [worker for worker in membership.workers_of(self._node) if worker not in live]
-        return dict.fromkeys(strangers, unknown) | self._ended
+        for worker, ended in (dict.fromkeys(strangers, unknown) | self._ended).items():
+            record = WorkerDownRecord(self._node, worker.worker, worker.incarnation, ended.why, ended.stalled)
+            yield ("down", worker), record
 
-    def up(self, membership: Membership) -> list[LocalWorker]:
-        """Those that are ready while the ledger has never heard of them."""
+    def _ups(self, membership: Membership) -> Iterator[tuple[Hashable, LedgerRecord]]:
         heard_of = membership.nodes[self._node].incarnations
-        return [worker for worker in self if worker.id.incarnation > heard_of.get(worker.id.worker, -1)]
+        for worker in self:
+            if worker.id.incarnation > heard_of.get(worker.id.worker, -1):
+                worker.is_announced = True
+                record = WorkerUpRecord(self._node, worker.id.worker, worker.id.incarnation, worker.eligible)
+                yield ("up", worker.id), record
+
+    def _leavings(self, membership: Membership) -> Iterator[tuple[Hashable, LedgerRecord]]:
+        for worker in self:
+            info = membership.workers.get(worker.id)
+            if worker.leaving and info is not None and not info.leaving:
+                yield ("leaving", worker.id), LeavingRecord(self._node, worker.id.worker, worker.id.incarnation)
+
+    def _releases(self, membership: Membership) -> Iterator[tuple[Hashable, LedgerRecord]]:
+        for worker in self:
+            for shard, since in worker.released.items():
+                if membership.holders.get(shard) == worker.id and membership.since[shard] == since:
+                    record = ReleasedRecord(shard, self._node, worker.id.worker, worker.id.incarnation, since)
+                    yield ("released", shard, since), record
 
     def changes(self, now: float, membership: Membership) -> list[Own]:
         """What workers have to be told because it has changed."""

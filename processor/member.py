@@ -35,11 +35,8 @@ from millstream.processor.ledger import (
     LeaveRecord,
     LeavingRecord,
     LedgerRecord,
-    ReleasedRecord,
     SeizedRecord,
     Stalled,
-    WorkerDownRecord,
-    WorkerUpRecord,
 )
 from millstream.processor.ledger_reader import LedgerReader, snapshot
 from millstream.processor.local_workers import Ended, LocalWorkers
@@ -73,12 +70,16 @@ class Member:
         self.membership = Membership()
         self.has_left = False
         self.is_declared = False
+        # Nodes that were heard after they had been found dead: frozen for a while, or a mistake.
+        self.revenants = 0
         self._node = identity.node
         self._timings = timings
         self._wall_at_zero_ms = wall_at_zero_ms
         self._detector = Detector(timings)
         self._reader = LedgerReader()
         self._has_read = False
+        self._read_at = -math.inf
+        self._buried: set[str] = set()
         self._workers = LocalWorkers(identity.node)
         self._is_draining = False
         self._ticked: float | None = None
@@ -100,6 +101,7 @@ class Member:
         """
         if self._is_over:
             return []
+        self._read_at = now
         membership = self._reader.read(page.log_start, page.entries)
         if membership is None and page.caught_up:
             raise RefusedError(
@@ -126,8 +128,12 @@ class Member:
         for beat in beats:
             if beat.node == self._node:
                 self._detector.own_beat_seen(now, beat.seq)
-            else:
+            elif beat.node not in self._buried:
                 self._detector.beat(now, beat.node, beat.seq)
+            else:
+                self._buried.discard(beat.node)
+                self.revenants += 1
+                _log.warning("node.heard_after_death", node=beat.node)
         return [] if self._is_in else self._settle(now)
 
     def beat_sent(self, now: float, seq: int) -> None:
@@ -217,6 +223,13 @@ class Member:
             "see whether it can reach the broker"
         )
 
+    def may_beat(self, now: float) -> bool:
+        """Whether this node should be heard.
+
+        One that is in and cannot read the ledger does not learn which shards it has; others do better without it.
+        """
+        return not self._is_over and (not self._is_in or now - self._read_at <= self._timings.ledger_wait_s)
+
     def _log_doubt(self, now: float) -> None:
         doubt = self.doubt(now)
         if doubt is not None and not self._is_doubted:
@@ -244,10 +257,13 @@ class Member:
 
     def _watch_nodes(self, now: float) -> None:
         others = self.membership.nodes.keys() - {self._node}
-        for node in sorted(self._detector.watched - others):
+        gone = self._detector.watched - others
+        for node in sorted(gone):
             self._detector.forget(node)
             self._suspected.pop(node, None)
             _log.info("node.gone", node=node)
+        found_dead = {verdict.node for verdict in self.membership.verdicts}
+        self._buried = (self._buried & found_dead) | (gone & found_dead)
         for node in sorted(others - self._detector.watched):
             self._detector.watch(now, node)
             _log.info("node.seen", node=node, zone=self.membership.nodes[node].zone)
@@ -338,10 +354,7 @@ class Member:
         else:
             if self._is_draining and not node.leaving:
                 yield "leaving", LeavingRecord(self._node)
-            yield from self._downs()
-            if not self._is_draining:
-                yield from self._ups()
-            yield from self._releases()
+            yield from self._workers.claims(self.membership, is_draining=self._is_draining)
             yield from self._seizures(now)
 
     def _join(self, now: float) -> Iterator[tuple[Hashable, LedgerRecord]]:
@@ -353,30 +366,6 @@ class Member:
                 "join",
                 JoinRecord(identity.node, identity.name, identity.zone, list(identity.labels), self._wall_ms(now)),
             )
-
-    def _downs(self) -> Iterator[tuple[Hashable, LedgerRecord]]:
-        for worker, ended in self._workers.down(self.membership).items():
-            record = WorkerDownRecord(self._node, worker.worker, worker.incarnation, ended.why, ended.stalled)
-            yield ("down", worker), record
-
-    def _ups(self) -> Iterator[tuple[Hashable, LedgerRecord]]:
-        for worker in self._workers.up(self.membership):
-            worker.is_announced = True
-            yield (
-                ("up", worker.id),
-                WorkerUpRecord(self._node, worker.id.worker, worker.id.incarnation, worker.eligible),
-            )
-        for worker in self._workers:
-            info = self.membership.workers.get(worker.id)
-            if worker.leaving and info is not None and not info.leaving:
-                yield ("leaving", worker.id), LeavingRecord(self._node, worker.id.worker, worker.id.incarnation)
-
-    def _releases(self) -> Iterator[tuple[Hashable, LedgerRecord]]:
-        for worker in self._workers:
-            for shard, since in worker.released.items():
-                if self.membership.holders.get(shard) == worker.id and self.membership.since[shard] == since:
-                    record = ReleasedRecord(shard, self._node, worker.id.worker, worker.id.incarnation, since)
-                    yield ("released", shard, since), record
 
     def _seizures(self, now: float) -> Iterator[tuple[Hashable, LedgerRecord]]:
         awaited: dict[Hashable, float] = {}

@@ -26,11 +26,12 @@ class Timings:
     A shard that is to move is seized, and a worker that does not let go of one is to be killed, after
     `release_timeout_s`. After `snapshot_records` records comes a snapshot. A beat that waits for its answer holds up
     the next ones for `beat_wait_s` at most, and `reconnect_max_s` is the longest pause before a broker that has been
-    away is tried again.
+    away is tried again. A node that could not read the ledger for `ledger_wait_s` does not beat: it is of no use.
     """
 
     beat_interval_s: float = 0.05
     beat_wait_s: float = 0.15
+    ledger_wait_s: float = 5.0
     reconnect_max_s: float = 0.5
     silence_min_s: float = 0.25
     silence_max_s: float = 0.4
@@ -177,6 +178,13 @@ def _relations(
             "release_timeout_s",
             t.release_timeout_s,
             "a RELEASED that got lost must be said again before the shard is seized",
+        ),
+        _Relation(
+            "newcomer_s",
+            t.newcomer_s,
+            "ledger_wait_s",
+            t.ledger_wait_s,
+            "a ledger that is away for a moment would silence every node",
         ),
         _Relation(
             "release_timeout_s",

@@ -67,6 +67,7 @@ class SimNode:
         self.beats_read = len(world.beats)
         self.ledger_read = 0
         self.is_following = False
+        self.can_follow = True
         self.is_listening = False
         self.tick_due: float | None = None
 
@@ -78,7 +79,7 @@ class SimNode:
     @property
     def is_up_to_date(self) -> bool:
         """Whether it has been well for long enough to have heard of everything."""
-        return self.alive and self.world.now > max(self.awake_at, self.connected_at) + 0.5
+        return self.alive and self.can_follow and self.world.now > max(self.awake_at, self.connected_at) + 0.5
 
     # -- its loop -----------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class SimNode:
 
     def start(self) -> None:
         self.tick(self.world.now)
-        self.follow()
+        self.poll()
         self.listen()
         self.send_beat()
 
@@ -148,13 +149,17 @@ class SimNode:
     # -- its way to the broker ----------------------------------------------------------------------------------
 
     def send_beat(self) -> None:
+        if self.member.may_beat(self.world.now):
+            self.beat()
+        due = self.world.now + self.world.timings.beat_interval_s
+        if not self.member.has_left and not self.member.is_declared:
+            self.at(due + self.world.jitter(), self.send_beat)
+
+    def beat(self) -> None:
         seq, self.seq = self.seq, self.seq + 1
         self.member.beat_sent(self.world.now, seq)
         if self.world.random.random() >= self.world.weather.beat_loss:
             self.at_broker(lambda: self.world.take_beat(encode_beat(self.node, seq)))
-        due = self.world.now + self.world.timings.beat_interval_s
-        if not self.member.has_left and not self.member.is_declared:
-            self.at(due + self.world.jitter(), self.send_beat)
 
     def at_broker(self, what: Callable[[], None]) -> None:
         """Have a request reach the broker; it is held up while the broker or the way to it is away."""
@@ -206,9 +211,15 @@ class SimNode:
 
         self.answer(answered)
 
+    def poll(self) -> None:
+        """A read of the ledger that has nothing new is answered after a while."""
+        if self.can_follow:
+            self.follow()
+        self.at(self.world.now + 0.5, self.poll)
+
     def follow(self) -> None:
         """Read the ledger when there is something new; one read at a time."""
-        if self.is_following:
+        if self.is_following or not self.can_follow:
             return
         self.is_following = True
 

@@ -235,6 +235,18 @@ def test_a_little_lateness_costs_a_verdict_a_little() -> None:
     assert listener.detector.doubt(listener.now) is None
 
 
+def test_an_own_beat_from_before_the_lateness_does_not_show_that_we_have_caught_up() -> None:
+    listener = acquainted("a")
+    detector, now = listener.detector, listener.now
+    detector.own_beat_sent(now, 1000)
+    detector.looped(now + 0.06, 0.06)
+    detector.own_beat_seen(now + 0.06, 1000)
+    assert detector.doubt(now + 0.06) is not None
+    detector.own_beat_sent(now + 0.06, 1001)
+    detector.own_beat_seen(now + 0.07, 1001)
+    assert detector.doubt(now + 0.07) is None
+
+
 def test_what_is_not_late_enough_costs_nothing() -> None:
     listener = acquainted("a")
     listener.detector.looped(listener.now, 0.04)

@@ -151,7 +151,6 @@ def test_what_does_not_show_up_is_said_again_after_a_second(again: int) -> None:
 
 def test_a_dead_worker_is_told_at_once_with_the_batch_that_it_hung_at() -> None:
     node = joined(workers=2)
-    stalled = Stalled(0, "slow", "t", 0, 5, 9)
     shard = min(node.owned()[0])
     stalled = Stalled(shard, "slow", "t", shard, 5, 9)
     node.take(node.member.worker_gone(node.now, 0, 1, "it hung", stalled))
@@ -353,6 +352,16 @@ def test_a_worker_that_is_told_to_end_by_somebody_else_leaves_alone() -> None:
     assert node.owned()[0] == set()
     node.run(6)
     assert not [action for action in node.others if isinstance(action, Overdue)], "it has its own time to drain"
+
+
+def test_a_leaving_worker_does_not_get_back_what_it_lets_go_of() -> None:
+    node, leaving = moving()
+    node.see(LeaveRecord(OTHER))
+    node.stores = False
+    node.take(node.member.worker_leaving(node.now, 0))
+    node.take(node.member.shard_released(node.now, 0, leaving[0]))
+    assert [record.shard for record in node.taken() if isinstance(record, ReleasedRecord)] == [leaving[0]]
+    assert leaving[0] not in node.owned()[0]
 
 
 def test_who_never_joined_has_left_at_once() -> None:

@@ -184,6 +184,29 @@ def test_a_node_that_is_cut_off_says_so_and_keeps_its_shards_until_it_knows(
     world.check_all_run()
 
 
+def test_a_node_that_is_cut_off_from_the_ledger_alone_falls_silent_and_is_replaced() -> None:
+    world, nodes = settled(12, 3)
+    nodes[1].can_follow = False
+    world.run(4)
+    assert world.dead() == [], "for a while it does its work"
+    world.run(2)
+    assert world.dead() == [nodes[1].node]
+    nodes[1].can_follow = True
+    world.run(1)
+    assert nodes[1].declared_at is not None
+    world.check_all_run()
+
+
+def test_who_is_heard_after_its_death_is_counted() -> None:
+    world, nodes = settled(13, 3)
+    world.cut(nodes[2], 0.6)
+    world.run(3)
+    world.kill(nodes[1])
+    world.run(3)
+    assert world.dead() == [nodes[2].node, nodes[1].node]
+    assert nodes[0].member.revenants == 1
+
+
 def test_a_new_life_of_a_dead_node_is_unharmed() -> None:
     world, nodes = settled(5, 2)
     world.kill(nodes[1])

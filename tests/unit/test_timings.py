@@ -36,6 +36,7 @@ def test_the_defaults_go_together() -> None:
         ({"verdict_step_s": 0.3}, ("0.3", "0.3")),
         ({"verdict_valid_s": 1.5}, ("1.5", "1 s")),
         ({"resend_s": 5.0}, ("5 s", "5 s")),
+        ({"ledger_wait_s": 1.0}, ("1 s", "1 s")),
         ({"release_timeout_s": 21.0}, ("21", "20")),
     ],
 )
