@@ -47,10 +47,14 @@ class Outside:
     def topic(self, purpose: str, partitions: int = 3, **settings: str) -> str:
         """A new topic; settings are named with underscores: `max_message_bytes="2000"`."""
         name = self.unique(purpose)
+        self.create(name, partitions, **settings)
+        return name
+
+    def create(self, topic: str, partitions: int, **settings: str) -> None:
+        """Create a topic of that name."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
         # -1: as many replicas as the cluster makes by itself.
-        self._admin.create_topics([NewTopic(name, partitions, -1, config=config)])[name].result(20)
-        return name
+        self._admin.create_topics([NewTopic(topic, partitions, -1, config=config)])[topic].result(20)
 
     def set_topic(self, topic: str, **settings: str) -> None:
         """Change settings of a topic, named as in `topic`."""
