@@ -21,8 +21,8 @@ from millstream.loadgen.fault_proxy import FaultProxy
 from millstream.loadgen.fault_rules import Delay, Hold, Reset, Rule, Way, cut
 from millstream.loadgen.kafka_frames import Api, Request
 from millstream.loadgen.proxy_thread import ProxyThread
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import UnavailableError
+from millstream.processor.partitions import TopicPartition
 
 END_TXN_V2 = (Api.END_TXN, 2)
 

@@ -26,8 +26,8 @@ from millstream.loadgen.fault_rules import (
 )
 from millstream.loadgen.kafka_frames import TO_TRANSACTION_COORDINATOR, Api, Request, read_request
 from millstream.loadgen.moments import Moment, Strike
-from millstream.processor.columns import TopicPartition
 from millstream.processor.errors import SettingsError
+from millstream.processor.partitions import TopicPartition
 
 END = frame(EndTxnRequest("p.0", ProducerIdentity(7, 1)))
 METADATA = frame(MetadataRequest(["a"]))

@@ -33,7 +33,7 @@ from millstream.loadgen.kafka_addresses import (
     without_endpoints,
 )
 from millstream.loadgen.kafka_frames import Api, FrameError
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 NEW = ("10.231.0.1", 20_001)
 A, B = Address(1, "a-broker-with-a-long-name", 9092), Address(2, "b", 9093)

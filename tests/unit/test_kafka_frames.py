@@ -21,7 +21,7 @@ from millstream.connectors.kafka.transaction_requests import (
     TxnOffsetCommitRequest,
 )
 from millstream.loadgen.kafka_frames import FrameError, Request, read_request, topics, transactional_id
-from millstream.processor.columns import TopicPartition
+from millstream.processor.partitions import TopicPartition
 
 BEATS, ORDERS = uuid.uuid4(), uuid.uuid4()
 NAMES = {BEATS.bytes: "beats", ORDERS.bytes: "orders"}
