@@ -126,11 +126,6 @@ class Workload:
             self._shares = shares / shares[-1]
 
     @property
-    def next_id(self) -> int:
-        """The id of the next event."""
-        return self._next_id
-
-    @property
     def event_bytes_max(self) -> int:
         """No event is larger than this."""
         settings = self._settings

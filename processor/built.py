@@ -58,3 +58,9 @@ class BuiltPipeline:
     codecs: dict[str, ValueCodec]
     output_codecs: dict[str, ValueCodec]
     watch_plan: WatchPlan
+
+    @property
+    def written_topics(self) -> tuple[str, ...]:
+        """All topics that it writes to, the one for dead letters included."""
+        letters = self.dead_letter_topic
+        return self.output_topics if letters is None else (*self.output_topics, letters)

@@ -13,8 +13,10 @@ from millstream.processor.counts import Counts
 from millstream.processor.errors import MillstreamError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
+from millstream.processor.known import Known
 from millstream.processor.log import Log
 from millstream.processor.measures import REASON_CHARS_MAX, Measures, Tally
+from millstream.processor.names import Names
 from millstream.processor.oversight import Oversight, Watched
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
@@ -58,6 +60,7 @@ class Host:
         self._tally = Tally()
         self._waits_for: str | None = None
         self._prepared: Preparation | None = None
+        self._known: Known | None = None
         self._wanted: frozenset[int] = frozenset()
         self._keepers: dict[int, ShardKeeper] = {}
         self._not_started: deque[ShardKeeper] = deque()
@@ -75,6 +78,9 @@ class Host:
             await self._log.connect()
             self._waits_for = "its topics and ledger"
             self._prepared = await prepare(self._log, self._pipeline, self._options.workers)
+            ledger_topic = Names.of(self._pipeline.name).ledger
+            self._known = Known(self._log, ledger_topic, self._prepared.ledger, self._pipeline.written_topics)
+            await self._known.record_bytes_max()
             self._waits_for = None
         except BaseException:
             self._log.close()
@@ -141,6 +147,7 @@ class Host:
 
     def _keeper_settings(self) -> KeeperSettings:
         assert self._prepared is not None
+        assert self._known is not None
         interval_ms = self._pipeline.settings.commit_interval_ms or COMMIT_INTERVAL_MS
         pacing = Pacing(
             interval_s=interval_ms / 1000,
@@ -152,6 +159,7 @@ class Host:
             pipeline=self._pipeline,
             policies={topic.topic: InputPolicy(topic.start, topic.on_offset_lost) for topic in self._pipeline.inputs},
             shards=self._prepared.shards,
+            known=self._known,
             shard=ShardSettings(pacing),
             until_caught_up=self._options.until_caught_up,
             keep_outputs=self._options.on_outputs is not None,
@@ -211,8 +219,3 @@ class Host:
         reports = [keeper.report() for _, keeper in sorted(self._keepers.items())]
         failure = self._log.last_failure
         return Measures(self._tally, topics, reports, self._waits_for, failure and failure[:REASON_CHARS_MAX])
-
-    @property
-    def lag(self) -> int:
-        """Offsets between what was taken and the ends as last seen, over all shards."""
-        return sum(keeper.lag for keeper in self._keepers.values())

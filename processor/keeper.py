@@ -11,12 +11,12 @@ from millstream.processor.columns import OutputRecords
 from millstream.processor.errors import FencedError, OutcomeUnknownError, RefusedError, UnavailableError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
+from millstream.processor.known import Known
 from millstream.processor.log import Log, ShardLog
 from millstream.processor.measures import ShardReport
 from millstream.processor.oversight import Oversight
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import Begun, begin
-from millstream.processor.preparation import Names, read_state
 from millstream.processor.shard import ShardRun, ShardSettings
 from millstream.processor.shard_watch import ShardWatch
 
@@ -34,14 +34,9 @@ class KeeperSettings:
     policies: Mapping[str, InputPolicy]
     shards: int
     shard: ShardSettings
+    known: Known
     until_caught_up: bool
     keep_outputs: bool
-
-    @property
-    def written_topics(self) -> Sequence[str]:
-        """All topics that the pipeline writes to, the one for dead letters included."""
-        letters = self.pipeline.dead_letter_topic
-        return self.pipeline.output_topics if letters is None else (*self.pipeline.output_topics, letters)
 
 
 class ShardKeeper:
@@ -73,11 +68,6 @@ class ShardKeeper:
         self._record_bytes_max: Mapping[str, int] = {}
         self._has_committed = False
         self.partitions: frozenset[TopicPartition] = frozenset()
-
-    @property
-    def lag(self) -> int:
-        """Offsets between what was taken and the ends as last seen."""
-        return 0 if self._run is None else self._run.lag
 
     def report(self) -> ShardReport:
         """The shard as it is now."""
@@ -192,12 +182,13 @@ class ShardKeeper:
                 await self._until_again()
             return None
         partitions = sorted(self.partitions)
-        ledger_topic = Names.of(self._settings.pipeline.name).ledger
-        known = await read_state(self._log, ledger_topic)
-        begun = await begin(self._log, shard_log, permit, partitions, self._settings.policies, ledger_topic, known)
+        known = self._settings.known
+        facts = await known.facts(partitions)
+        policies = self._settings.policies
+        begun = await begin(self._log, shard_log, permit, partitions, policies, known.ledger_topic, facts)
         if self._settings.until_caught_up:
             self._until = await self._ends(shard_log, partitions)
-        self._record_bytes_max = await self._log.record_bytes_max(self._settings.written_topics)
+        self._record_bytes_max = await known.record_bytes_max()
         return begun
 
     async def _ends(self, shard_log: ShardLog, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

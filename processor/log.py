@@ -31,10 +31,6 @@ class Sealed(Protocol):
     """Outputs that are fixed: what is sent, and sent again, is the same bytes (I5). Made by an outbox alone."""
 
     @property
-    def empty(self) -> bool:
-        """True when there is nothing in it."""
-
-    @property
     def byte_count(self) -> int:
         """Its size in bytes."""
 

@@ -100,11 +100,6 @@ class ShardRun:
         self._until: dict[TopicPartition, int] | None = None
         self._intake: Intake | None = None
 
-    @property
-    def lag(self) -> int:
-        """Offsets between what was taken and the ends as last seen."""
-        return 0 if self._intake is None else self._intake.lag()
-
     def standings(self) -> Mapping[TopicPartition, Standing]:
         """How far each partition is; empty before the run has begun to read."""
         return {} if self._intake is None else self._intake.standings(self._committed)

@@ -18,11 +18,6 @@ class SealedOutputs:
     batches: Mapping[TopicPartition, list[SealedBatch]]
     byte_count: int
 
-    @property
-    def empty(self) -> bool:
-        """True when there is nothing in it."""
-        return not self.batches
-
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:

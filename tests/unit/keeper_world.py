@@ -15,6 +15,8 @@ from millstream.processor import Pipeline
 from millstream.processor.columns import OutputRecords
 from millstream.processor.counts import Counts
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
+from millstream.processor.known import Known
+from millstream.processor.names import Names
 from millstream.processor.preparation import prepare
 from millstream.processor.shard import ShardSettings
 
@@ -42,10 +44,13 @@ class World:
         pipeline = Pipeline("p", shards=self.shards)
         pipeline.read("in").write("out")
         built = replace(pipeline.build(), program=self.program)
+        prepared = await prepare(self.log, built)
+        known = Known(self.log, Names.of(built.name).ledger, prepared.ledger, built.written_topics)
         settings = KeeperSettings(
             pipeline=built,
             policies={"in": replace(STOP, **policy)},
-            shards=(await prepare(self.log, built)).shards,
+            shards=prepared.shards,
+            known=known,
             shard=ShardSettings(PACING, chunk_bytes=100),
             until_caught_up=self.until_caught_up,
             keep_outputs=True,

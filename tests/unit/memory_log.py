@@ -48,10 +48,6 @@ class MemorySealed:
     outputs: tuple[OutputRecords, ...]
     byte_count: int
 
-    @property
-    def empty(self) -> bool:
-        return not self.outputs
-
 
 class MemoryOutbox:
     def __init__(self, broker: MemoryBroker) -> None:
