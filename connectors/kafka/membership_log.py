@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from millstream.connectors.kafka.cluster import Cluster
-from millstream.connectors.kafka.one_partition import OnePartition
+from millstream.connectors.kafka.one_partition import OnePartition, Piece
 from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.small_batch import encode_all
@@ -24,21 +24,22 @@ from millstream.processor.membership_log import BeatsPage, LedgerPage
 _LEDGER_BYTES: Final = 1024 * 1024
 # About two thousand beats, which take 15 ms to decode: longer, and the agent's loop would be late.
 _BEATS_BYTES: Final = 256 * 1024
+# From so many beats in a page on there are more than ten nodes.
+_CROWD: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipTimeouts:
     """How long things may take, in seconds.
 
-    `follow_wait_s` and `beats_wait_s` are how long a broker holds a fetch back while there is nothing new. Two fetches
-    of beats are `beats_spacing_s` apart at least: with a hundred nodes there are two thousand beats a second, and each
-    of a hundred readers would have them one by one. A beat is seen that much later at most. The others are bounds:
-    of one request or one page of the ledger, of an append that is tried again, of sending a beat or reading some.
+    `follow_wait_s` is how long a broker holds a fetch of the ledger back while there is nothing new. Two fetches of
+    beats are `beats_spacing_s` apart, and a beat is seen that much later at most: with a hundred nodes there are two
+    thousand beats a second, and each of a hundred readers would have them one by one. The others are bounds: of one
+    request or one page of the ledger, of an append that is tried again, of sending a beat or reading some.
     """
 
     follow_wait_s: float = 0.5
-    beats_wait_s: float = 0.1
-    beats_spacing_s: float = 0.02
+    beats_spacing_s: float = 0.025
     request_s: float = 2.0
     append_s: float = 5.0
     beat_s: float = 1.0
@@ -63,6 +64,7 @@ class KafkaMembershipLog:
         self._ledger_id: uuid.UUID | None = None
         self._beats_offset: int | None = None
         self._beats_read_at = float("-inf")
+        self._is_crowded = False
         self._beats_missed = SeldomWarning("beats.missed", topic=beats)
 
     async def connect(self) -> None:
@@ -94,21 +96,32 @@ class KafkaMembershipLog:
 
     async def read_beats(self) -> BeatsPage:
         """The beats since the last call. Where some were missed, or cannot be read, the next ones are at the end."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._beats_read_at + self._timeouts.beats_spacing_s - loop.time())
-        self._beats_read_at = loop.time()
         if self._beats_offset is None:
             self._beats_offset = await self._reading.end()
         try:
-            piece = await self._reading.fetch(
-                self._beats_offset, wait_s=self._timeouts.beats_wait_s, bytes_max=_BEATS_BYTES
-            )
+            piece = await self._next_beats(self._beats_offset)
         except (PositionLostError, CorruptBatchError) as error:
             self._beats_missed(error)
             self._beats_offset = None
             return BeatsPage([], is_behind=True)
         self._beats_offset = piece.next_offset
+        self._is_crowded = len(piece.entries) >= _CROWD
         return BeatsPage([value for _, value in piece.entries], is_behind=piece.next_offset < piece.end_offset)
+
+    async def _next_beats(self, offset: int) -> Piece:
+        """One fetch, `beats_spacing_s` after the last.
+
+        Few nodes leave the waiting to the broker, which holds the fetch back however much has come: that is one wake-up
+        of this process for each page, and waking up is most of what beats cost. A broker looks at every fetch that it
+        holds back whenever a beat comes; so where many nodes beat, each waits by itself, and asks when there is plenty.
+        """
+        loop = asyncio.get_running_loop()
+        spacing_s = self._timeouts.beats_spacing_s
+        if not self._is_crowded:
+            return await self._reading.fetch(offset, wait_s=spacing_s, bytes_max=_BEATS_BYTES, bytes_min=_BEATS_BYTES)
+        await asyncio.sleep(self._beats_read_at + spacing_s - loop.time())
+        self._beats_read_at = loop.time()
+        return await self._reading.fetch(offset, wait_s=spacing_s, bytes_max=_BEATS_BYTES)
 
     def close(self) -> None:
         """Close every connection."""

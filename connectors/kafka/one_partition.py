@@ -64,15 +64,15 @@ class OnePartition:
         async with self._attempt("looking up the end of"):
             return (await self._offsets.listed({self._partition: LATEST}))[self._partition]
 
-    async def fetch(self, offset: int, *, wait_s: float, bytes_max: int) -> Piece:
-        """One fetch at `offset`, which the broker answers as soon as there is something, or after `wait_s`.
+    async def fetch(self, offset: int, *, wait_s: float, bytes_max: int, bytes_min: int = 1) -> Piece:
+        """One fetch at `offset`, which the broker answers as soon as there are `bytes_min`, or after `wait_s`.
 
         Raises PositionLostError where the offset is not there, and CorruptBatchError.
         """
         async with self._attempt("reading"):
             leader = await self._leader()
             wanted = FetchPartition(self._topic_id(), 0, offset, bytes_max)
-            request = FetchRequest([wanted], int(wait_s * 1000), 1, bytes_max)
+            request = FetchRequest([wanted], int(wait_s * 1000), bytes_min, bytes_max)
             answer = await self._sender.call(leader, request, Deadline(self._timeout_s))
             part = answer.partitions[0] if answer.partitions else None
             code = answer.error or (Code.UNKNOWN_SERVER_ERROR if part is None else part.error)

@@ -153,11 +153,12 @@ class TwoTopicKafka:
     async def _fetch(self, asked: Any, error: int) -> bytes:
         ((topic_id, ((_, _, offset, _, _, bytes_max, _),), _),) = asked[7]
         topic = next(name for name, known in IDS.items() if known == topic_id)
-        log, wait_s = self.logs[topic], asked[1] / 1000
-        if not error and offset == len(log):
+        log, wait_s, bytes_min = self.logs[topic], asked[1] / 1000, asked[2]
+        if not error:
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._grown.wait()
+                    while len(self.batches(topic, offset, bytes_min)) < bytes_min:
+                        await self._grown.wait()
             except TimeoutError:
                 pass
         if not error and not self.starts[topic] <= offset <= len(log):
