@@ -60,7 +60,7 @@ async def test_the_record_at_which_a_stage_hangs_is_dead_lettered_and_all_others
         assert numbers == sorted(numbers), "the order of each partition is kept"
     said = [record.getMessage() for record in caplog.records if "worker.killed" in record.getMessage()]
     assert "stage 'culprit' did not come back within 0.8 s" in said[0]
-    assert "in-1@217 (attempt 3)" in said[-1]
+    assert "in-1@217 (attempt 3)" in said[-1], "attempts count from the first time that its batch hung"
     if function != "waiting":
         assert re.search(rf'hanging_host.py", line \d+ in {function}$', capfd.readouterr().err, re.MULTILINE), "where"
     assert b'millstream_stalled_stages_total{stage="culprit"}' in under_test.agent._telemetry.metrics()
