@@ -1,23 +1,14 @@
-"""Loopback ports for the development broker, and the question whether a broker answers on one.
-
-The question is asked with a Metadata request, written by hand: a Kafka client would retry, log and keep
-connections, where a start wants one plain answer at a time. An open port alone proves nothing; a broker that lists
-itself is registered and serves.
-"""
+"""Loopback ports for the development broker: free ones, and which of some are taken."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import socket
-import struct
 from collections.abc import Iterable
 
 from millstream.processor.errors import UnavailableError
 
-_METADATA = 3
-_METADATA_VERSION = 1
-_ANSWER_BYTES_MAX = 1 << 20
 _PORTS = range(20_000, 32_000)
 _CANDIDATES = 1_000
 
@@ -51,30 +42,3 @@ def _can_bind(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def answers(port: int, *, timeout_s: float) -> bool:
-    """Whether a Kafka broker on this port answers a Metadata request and lists at least one live broker."""
-    # Header v1: api key, version, correlation id, client id; body: an empty list, which asks for no topic.
-    request = struct.pack(">hhih5si", _METADATA, _METADATA_VERSION, 1, 5, b"ready", 0)
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-            connection.settimeout(timeout_s)
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            (length,) = struct.unpack(">i", _read(connection, 4))
-            if not 8 <= length <= _ANSWER_BYTES_MAX:
-                return False
-            correlation_id, brokers = struct.unpack_from(">ii", _read(connection, length))
-    except (OSError, EOFError):
-        return False
-    return bool(correlation_id == 1 and brokers >= 1)
-
-
-def _read(connection: socket.socket, length: int) -> bytes:
-    received = bytearray()
-    while len(received) < length:
-        chunk = connection.recv(length - len(received))
-        if not chunk:
-            raise EOFError
-        received += chunk
-    return bytes(received)

@@ -1,6 +1,8 @@
 """What the development broker is told: its properties file, its logging, its optional security. Pure text.
 
-One node in KRaft mode that is broker and controller at once, listening on 127.0.0.1 alone.
+Every node is broker and controller at once (KRaft mode) and listens on 127.0.0.1 alone. One node is made to start and
+restart fast. Several nodes are there to see real changes of leaders and coordinators, at Kafka's own pace: all timeouts
+that decide about those keep their defaults.
 """
 
 from __future__ import annotations
@@ -57,53 +59,93 @@ class BrokerSecurity:
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterPlace:
+    """One node's place among several: all of them are the controller's quorum.
+
+    `port` is of the plain listener; `controller_ports` are by node id, all nodes' and the own one.
+    """
+
+    node_id: int
+    cluster_id: str
+    port: int
+    controller_ports: Mapping[int, int]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """This node's ports by listener."""
+        return {"PLAINTEXT": self.port, "CONTROLLER": self.controller_ports[self.node_id]}
+
+
 def listener_names(security: BrokerSecurity | None) -> tuple[str, ...]:
     """Every listener that needs a port; the plain one comes first, the controller's second."""
     return ("PLAINTEXT", "CONTROLLER", *(security.extra_listeners if security else ()))
+
+
+_FOR_EVERY_NODE = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": (
+        "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"
+    ),
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Nobody else is going to join the group of a single test's consumer.
+    "group.initial.rebalance.delay.ms": "0",
+    # A misspelt topic should be an error here, as it is in production.
+    "auto.create.topics.enable": "false",
+}
+
+_FOR_ONE_NODE = {
+    # There is one broker, so one replica of everything.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # The default of 50 each exists to spread coordinators over many brokers. On one broker it only means a hundred
+    # log directories, made while the first transaction waits; 8 still spread a test's shards over several.
+    "offsets.topic.num.partitions": "8",
+    "transaction.state.log.num.partitions": "8",
+    # A killed broker may register again only when its old session has ended: with the default of 9 s every test
+    # that kills the broker would wait that long.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "400",
+}
+
+# Kafka's defaults for its internal topics are 3 replicas of which 2 must have a record; users' topics get the same.
+# Nothing here touches a timeout: sessions (9 s), elections and requests are as on a cluster in production.
+_FOR_SEVERAL_NODES = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    # Not 50 each, as above: every one of them changes its leader when a node goes. 6 are two for each node.
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+}
 
 
 def server_properties(
     *,
     log_directory: Path,
     ports: Mapping[str, int],
+    place: ClusterPlace | None = None,
     security: BrokerSecurity | None = None,
     ssl_keystore_file: Path | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The broker's properties for one start; `overrides` win over everything else."""
+    """A node's properties for one start, for one among several with `place`; `overrides` win over everything else."""
     addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
     advertised = [address for name, address in addresses.items() if name != "CONTROLLER"]
+    node_id = place.node_id if place else 1
+    controllers = place.controller_ports if place else {node_id: ports["CONTROLLER"]}
     properties = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
+        **_FOR_EVERY_NODE,
+        **(_FOR_SEVERAL_NODES if place else _FOR_ONE_NODE),
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in sorted(controllers.items())),
         "listeners": ",".join(addresses.values()),
         "advertised.listeners": ",".join(advertised),
-        "listener.security.protocol.map": (
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"
-        ),
         "log.dirs": str(log_directory),
-        # There is one broker, so one replica of everything.
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        # The default of 50 each exists to spread coordinators over many brokers. On one broker it only means a hundred
-        # log directories, made while the first transaction waits; 8 still spread a test's shards over several.
-        "offsets.topic.num.partitions": "8",
-        "transaction.state.log.num.partitions": "8",
-        "share.coordinator.state.topic.num.partitions": "1",
-        # A killed broker may register again only when its old session has ended: with the default of 9 s every test
-        # that kills the broker would wait that long.
-        "broker.session.timeout.ms": "2000",
-        "broker.heartbeat.interval.ms": "400",
-        # Nobody else is going to join the group of a single test's consumer.
-        "group.initial.rebalance.delay.ms": "0",
-        # A misspelt topic should be an error here, as it is in production.
-        "auto.create.topics.enable": "false",
     }
     if security is not None:
         properties |= _security_properties(security, ssl_keystore_file)

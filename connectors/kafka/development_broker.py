@@ -1,11 +1,11 @@
-"""A real Apache Kafka for development, tests and the demo: one KRaft node, up in seconds, never left behind.
+"""A real Apache Kafka for development, tests and the demo: a KRaft node, up in seconds, never left behind.
 
     with DevelopmentBroker() as broker:
         ...  # clients connect to broker.bootstrap
 
 Java and Kafka's jars come from the extra `broker` (`broker_distribution.py`). A small supervisor process starts the
 broker and kills it when this program is gone, however that happened (`broker_supervisor.py`). Everything here
-blocks; asynchronous programs call it in a thread.
+blocks; asynchronous programs call it in a thread. Several nodes as one cluster: `development_cluster.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,15 +26,17 @@ from typing import Self
 
 from millstream.connectors.kafka import broker_supervisor
 from millstream.connectors.kafka.broker_distribution import KafkaDistribution, kafka_distribution
-from millstream.connectors.kafka.broker_ports import answers, free_ports, taken_ports
+from millstream.connectors.kafka.broker_ports import free_ports, taken_ports
 from millstream.connectors.kafka.broker_properties import (
     BrokerSecurity,
+    ClusterPlace,
     java_options,
     listener_names,
     logging_text,
     properties_text,
     server_properties,
 )
+from millstream.connectors.kafka.broker_questions import answers
 from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
 
 __all__ = ["BrokerSecurity", "DevelopmentBroker"]
@@ -52,7 +55,8 @@ class DevelopmentBroker:
     `data_directory` None means a temporary one, removed by `stop` (or by the supervisor, when this program dies
     first). `port` None means a free one, chosen at the first start and kept for later starts. `properties` are broker
     properties that win over the defaults. After `kill` or `stop`, `start` runs the same broker again: on the same
-    port, and with its data unless `stop` removed a temporary directory.
+    port, and with its data unless `stop` removed a temporary directory. `place` makes it one node of a
+    `DevelopmentCluster`, and decides its ports.
     """
 
     def __init__(
@@ -63,17 +67,20 @@ class DevelopmentBroker:
         heap_mb: int = 1024,
         properties: Mapping[str, str] | None = None,
         security: BrokerSecurity | None = None,
+        place: ClusterPlace | None = None,
     ) -> None:
-        _check(port=port, heap_mb=heap_mb, security=security)
+        check_settings(port=port, heap_mb=heap_mb, security=security)
         self._wanted_directory = data_directory
         self._directory: Path | None = None
         self._wanted_port = port
-        self._ports: dict[str, int] = {}
+        self._place = place
+        self._ports: dict[str, int] = place.ports if place else {}
         self._heap_mb = heap_mb
         self._properties = dict(properties or {})
         self._security = security
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
+        self._is_paused = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -129,29 +136,77 @@ class DevelopmentBroker:
         """
         if self.is_running:
             return
-        self._forget()
-        distribution = kafka_distribution()
         deadline = time.monotonic() + timeout_s
         try:
-            self._prepare_directory()
-            self._launch(distribution, deadline)
+            for attempt in range(1, _START_ATTEMPTS + 1):
+                chosen = self.launch(deadline - time.monotonic())
+                if self._becomes_ready(deadline):
+                    return
+                self._end(b"k")
+                if attempt == _START_ATTEMPTS or not taken_ports(self._ports.values()):
+                    raise self._start_error()
+                # One that was chosen here was taken in between.
+                for listener in chosen:
+                    del self._ports[listener]
         except BaseException:
-            self.stop()
+            # A cluster's node was there before, and the others hold its place for it.
+            self.stop(keep_data=self._place is not None)
             raise
 
-    def stop(self) -> None:
-        """Stop the broker in order (SIGTERM), or with SIGKILL after 10 s; a temporary data directory is removed.
+    def launch(self, timeout_s: float) -> list[str]:
+        """The first half of a start: afterwards the process runs, and does not answer yet. Answers which listeners
+        got a new port.
+
+        For nodes that become ready only together; `await_ready` is the other half. Raises as `start` does; then, and
+        after an interruption, the caller has to `stop` it.
+        """
+        self._forget()
+        distribution = kafka_distribution()
+        self._prepare_directory()
+        chosen = self._choose_ports()
+        self._write_properties()
+        self._format_storage(distribution, timeout_s)
+        self._spawn(distribution)
+        return chosen
+
+    def await_ready(self, timeout_s: float) -> None:
+        """The second half: it has answered a request. Raises `UnavailableError` with the end of its log."""
+        if not self._becomes_ready(time.monotonic() + timeout_s):
+            raise self._start_error()
+
+    def stop(self, *, keep_data: bool = False) -> None:
+        """Stop the broker in order (SIGTERM), or with SIGKILL after 10 s; a temporary data directory is removed,
+        unless `keep_data` leaves it for the next `start`.
 
         Safe to call again, and after a failed start.
         """
+        # A paused process would get the order only when it goes on.
+        self.resume()
         self._end(b"t")
-        if self._wanted_directory is None and self._directory is not None:
+        if self._wanted_directory is None and self._directory is not None and not keep_data:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
     def kill(self) -> None:
         """SIGKILL, as a crash of the broker would be: data, directory and port stay for the next `start`."""
         self._end(b"k")
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it was paused and not resumed since."""
+        return self._is_paused
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing, until `resume`. Does nothing when it does not run."""
+        if self.is_running and self._pid is not None:
+            os.kill(self._pid, signal.SIGSTOP)
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT after a `pause`; does nothing otherwise."""
+        if self._is_paused and self.is_running and self._pid is not None:
+            os.kill(self._pid, signal.SIGCONT)
+        self._is_paused = False
 
     def _prepare_directory(self) -> None:
         if self._directory is None:
@@ -164,22 +219,6 @@ class DevelopmentBroker:
     @property
     def _log_directory(self) -> Path:
         return self.data_directory / "log"
-
-    def _launch(self, distribution: KafkaDistribution, deadline: float) -> None:
-        """Start the process; again with other ports when one that was chosen here was taken in between."""
-        for attempt in range(1, _START_ATTEMPTS + 1):
-            chosen = self._choose_ports()
-            self._write_properties()
-            self._format_storage(distribution, deadline)
-            self._spawn(distribution)
-            if self._becomes_ready(deadline):
-                return
-            self._end(b"k")
-            lost_ports = taken_ports(self._ports.values())
-            if not lost_ports or attempt == _START_ATTEMPTS:
-                raise self._start_error()
-            for listener in chosen:
-                del self._ports[listener]
 
     def _choose_ports(self) -> list[str]:
         """Give every listener a port. Answers which listeners got a new one; the others keep theirs."""
@@ -200,6 +239,7 @@ class DevelopmentBroker:
             server_properties(
                 log_directory=self._log_directory,
                 ports=self._ports,
+                place=self._place,
                 security=self._security,
                 ssl_keystore_file=self._write_keystore(),
                 overrides=self._properties,
@@ -225,18 +265,19 @@ class DevelopmentBroker:
         options = java_options(heap_mb=self._heap_mb, logging_file=self.data_directory / "log4j2.xml")
         return [str(distribution.java), *options, "-cp", distribution.class_path, *arguments]
 
-    def _format_storage(self, distribution: KafkaDistribution, deadline: float) -> None:
+    def _format_storage(self, distribution: KafkaDistribution, timeout_s: float) -> None:
         """Give an empty data directory its cluster id and its features; a formatted one is left as it is."""
         if (self._log_directory / "meta.properties").exists():
             return
-        tool = ["kafka.tools.StorageTool", "format", "-t", _new_cluster_id(), "-c", str(self._properties_file)]
+        cluster_id = self._place.cluster_id if self._place else new_cluster_id()
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties_file)]
         scram = self._security.scram_arguments() if self._security else []
         try:
             result = subprocess.run(
                 self._java(distribution, *tool, *scram),
                 capture_output=True,
                 text=True,
-                timeout=max(1, deadline - time.monotonic()),
+                timeout=max(1, timeout_s),
             )
         except subprocess.TimeoutExpired as error:
             raise UnavailableError("the development broker's storage was not formatted in time") from error
@@ -323,9 +364,10 @@ class DevelopmentBroker:
                 pass
         self._supervisor = None
         self._pid = None
+        self._is_paused = False
 
 
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
     """A random id: 16 bytes as URL-safe base64, but never with a "-" in front, which reads as a flag."""
     random = bytearray(uuid.uuid4().bytes)
     # The first character shows the upper six bits, and "-" is 62.
@@ -333,7 +375,8 @@ def _new_cluster_id() -> str:
     return base64.urlsafe_b64encode(random).decode().rstrip("=")
 
 
-def _check(*, port: int | None, heap_mb: int, security: BrokerSecurity | None) -> None:
+def check_settings(*, port: int | None, heap_mb: int, security: BrokerSecurity | None = None) -> None:
+    """Raises `SettingsError` with all mistakes at once."""
     mistakes = security.mistakes() if security else []
     if port is not None and not 1 <= port <= 65535:
         mistakes.append(f"port {port} is not between 1 and 65535")

@@ -4,6 +4,10 @@
 
 `broker` is one development broker for the whole session, started by the first test that asks for it. With
 `MILLSTREAM_TEST_BROKERS=host:port,...` in the environment the tests use that cluster instead.
+
+`three_brokers` is a `DevelopmentCluster` whose nodes a test may stop, kill and pause: it is whole again when the next
+test gets it. It is started by the first test of a module that asks for it, and gone after that module, since it takes
+about 13 s and 1 GiB of memory. It is always one of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Protocol
 import pytest
 
 from millstream.connectors.kafka.development_broker import DevelopmentBroker
+from millstream.connectors.kafka.development_cluster import DevelopmentCluster
 
 
 class Broker(Protocol):
@@ -42,6 +47,20 @@ def broker() -> Iterator[Broker]:
         return
     with DevelopmentBroker() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def three_brokers_of_module() -> Iterator[DevelopmentCluster]:
+    """Not for tests: use `three_brokers`."""
+    with DevelopmentCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def three_brokers(three_brokers_of_module: DevelopmentCluster) -> DevelopmentCluster:
+    three_brokers_of_module.start()
+    three_brokers_of_module.await_in_sync()
+    return three_brokers_of_module
 
 
 @pytest.fixture

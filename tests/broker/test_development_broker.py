@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.connectors.kafka.broker_ports import free_ports
-from millstream.connectors.kafka.development_broker import DevelopmentBroker, _new_cluster_id
+from millstream.connectors.kafka.development_broker import DevelopmentBroker, new_cluster_id
 from millstream.connectors.kafka.pytest_broker import Broker
 from millstream.processor.errors import SettingsError, UnavailableError
 
@@ -153,7 +153,7 @@ def test_free_ports_differ() -> None:
 
 
 def test_a_cluster_id_never_reads_as_a_flag() -> None:
-    ids = [_new_cluster_id() for _ in range(1_000)]
+    ids = [new_cluster_id() for _ in range(1_000)]
     assert len(set(ids)) == len(ids)
     assert not any(each.startswith("-") for each in ids)
     assert {len(each) for each in ids} == {22}
