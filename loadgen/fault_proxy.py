@@ -23,7 +23,7 @@ from typing import Self
 
 from millstream.connectors.kafka.broker_ports import free_ports
 from millstream.connectors.kafka.settings import parse_address, split_brokers
-from millstream.loadgen.fault_relay import BUFFER_BYTES, Relay, World, close
+from millstream.loadgen.fault_relay import BUFFER_BYTES, Relay, World, close, closed
 from millstream.loadgen.fault_rules import Fault, Rule, RuleBook
 from millstream.loadgen.kafka_addresses import clamped, places, replaced, topic_names, without_endpoints
 from millstream.loadgen.kafka_frames import Api, FrameError, Request
@@ -184,9 +184,15 @@ class FaultProxy:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.create_task(self._serve(listener, reader, writer))
             self._relays[task] = None
-            task.add_done_callback(self._relays.pop)
+            task.add_done_callback(lambda task: self._forget(task, writer))
 
         listener.server = await asyncio.start_server(connected, self._host, listener.listen_port, limit=BUFFER_BYTES)
+
+    def _forget(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._relays.pop(task, None)
+        if not writer.is_closing():
+            # It was cancelled before there was a relay.
+            writer.transport.abort()
 
     async def _serve(self, listener: _Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -194,6 +200,7 @@ class FaultProxy:
         except OSError:
             # As the broker's own port would: it cannot be reached.
             close(writer, reset=True)
+            await closed(writer)
             return
         relay = Relay(self._world, (reader, writer), broker, lambda: listener.node_id)
         task = asyncio.current_task()

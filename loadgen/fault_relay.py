@@ -30,6 +30,7 @@ _LENGTH = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
 # Wakes early by less than the event loop's own resolution are no reason to look again.
 _TICK_S = 0.0005
+_FLUSH_S = 1.0
 
 
 class ConnectionBroken(Exception):  # noqa: N818 - it is an order, not an error
@@ -102,6 +103,8 @@ class Relay:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             for _, writer in (self._client, self._broker):
                 close(writer, reset=self._broken)
+            for _, writer in (self._client, self._broker):
+                await closed(writer)
 
     async def _read(self, way: Way, read_frame: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -243,3 +246,12 @@ def close(writer: asyncio.StreamWriter, *, reset: bool) -> None:
         writer.transport.abort()
         return
     writer.close()
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Wait until a connection that is being closed is closed; what cannot be written within a second is dropped."""
+    try:
+        async with asyncio.timeout(_FLUSH_S):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        writer.transport.abort()

@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 from millstream.loadgen.fault_proxy import FaultProxy
 from millstream.loadgen.fault_rules import Fault, Rule
 from millstream.loadgen.moments import Strike
-from millstream.processor.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -79,7 +78,8 @@ class ProxyThread:
         return asyncio.run_coroutine_threadsafe(work, self._started.result()).result(_ANSWER_S)
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        # asyncio's own loop: uvloop's refuses to close (EBUSY) now and then, while it still closes sockets by itself.
+        with asyncio.Runner() as runner:
             try:
                 runner.run(self._serve())
             except Exception as error:
