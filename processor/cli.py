@@ -58,6 +58,7 @@ COMMANDS = {
     "demo": Command("millstream.loadgen.demo_command", "a broker, a pipeline and a judge, in one minute"),
     "broker": Command("millstream.connectors.kafka.broker_command", "start a real Apache Kafka for development"),
     "lag": Command("millstream.connectors.kafka.lag_command", "how far a pipeline is, by partition"),
+    "status": Command("millstream.connectors.kafka.status_command", "who is there and has which shard"),
     "reset": Command("millstream.connectors.kafka.reset_command", "move a stopped pipeline's offsets"),
     "transactions": Command("millstream.connectors.kafka.transactions_command", "what a pipeline has left open"),
     "load": Command("millstream.loadgen.load_command", "send seeded events on an open schedule"),

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from millstream.processor.build import BuiltPipeline
 from millstream.processor.columns import OutputRecords
@@ -21,7 +22,14 @@ from millstream.processor.oversight import Oversight, Watched
 from millstream.processor.pacing import Pacing
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings
-from millstream.processor.shard_host import HostEvent, Prepared, ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.shard_host import (
+    HostEvent,
+    Prepared,
+    ShardCommitted,
+    ShardReleased,
+    ShardRestarted,
+    ShardStarted,
+)
 from millstream.processor.shard_watch import ShardWatch
 from millstream.processor.stage_page import StagePage
 from millstream.processor.stalled import Stalled, of_shards
@@ -65,6 +73,7 @@ class Host:
         self._keepers: dict[int, ShardKeeper] = {}
         self._not_started: deque[ShardKeeper] = deque()
         self._finished: set[int] = set()
+        self._uncommitted: set[int] = set()
         self._report: Callable[[HostEvent], None] = lambda _: None
         self._changed = asyncio.Event()
         self._stopping = False
@@ -135,11 +144,12 @@ class Host:
         self._changed.set()
 
     def _keeper(self, shard: int) -> ShardKeeper:
+        self._uncommitted.add(shard)
         return ShardKeeper(
             shard,
             self._log,
             self._keeper_settings(),
-            self._on_commit,
+            partial(self._on_commit, shard),
             lambda reason: self._report(ShardRestarted(shard, reason)),
             ShardWatch(self._tally),
             Oversight(shard, self._pipeline.program, self._watched, of_shards(self._stalls, {shard})),
@@ -174,7 +184,10 @@ class Host:
         self._report(ShardReleased(keeper.shard))
         self._make_keepers()
 
-    def _on_commit(self, counts: Counts, outputs: Sequence[OutputRecords]) -> None:
+    def _on_commit(self, shard: int, counts: Counts, outputs: Sequence[OutputRecords]) -> None:
+        if shard in self._uncommitted:
+            self._uncommitted.remove(shard)
+            self._report(ShardCommitted(shard))
         self._counts.add(counts)
         if self._options.on_outputs is not None:
             self._options.on_outputs(outputs)

@@ -177,7 +177,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A live node. `incarnations` has, for each of its workers, the last incarnation that was heard of."""
+    """A live node. `incarnations` has, for each of its workers, the last incarnation that was heard of.
+
+    `at_ms` is its wall clock when it joined, only ever shown.
+    """
 
     name: str
     zone: str
@@ -185,6 +188,7 @@ class Node(msgspec.Struct, frozen=True):
     joined: int
     leaving: bool = False
     incarnations: dict[int, int] = msgspec.field(default_factory=dict)
+    at_ms: int = 0
 
 
 class WorkerState(msgspec.Struct, frozen=True):

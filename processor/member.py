@@ -91,6 +91,7 @@ class Member:
         self._awaited: dict[Hashable, float] = {}
         self._snapshot_at: float | None = None
         self._is_doubted = False
+        self._doubted_at = -math.inf
 
     # -- what happened ------------------------------------------------------------------------------------------
 
@@ -232,11 +233,14 @@ class Member:
 
     def _log_doubt(self, now: float) -> None:
         doubt = self.doubt(now)
-        if doubt is not None and not self._is_doubted:
-            _log.warning("node.in_doubt", node=self._node, why=doubt)
-        elif doubt is None and self._is_doubted:
+        if doubt is not None:
+            if not self._is_doubted:
+                _log.warning("node.in_doubt", node=self._node, why=doubt)
+            self._is_doubted, self._doubted_at = True, now
+        elif self._is_doubted and now - self._doubted_at >= self._timings.newcomer_s:
+            # Where a log is slow doubts come and go many times a second: that is one trouble, told once.
             _log.info("node.heard_again", node=self._node)
-        self._is_doubted = doubt is not None
+            self._is_doubted = False
 
     def next_deadline(self) -> float | None:
         """When `tick` is due, if nothing else happens; None when it is over, or `tick` was never called."""

@@ -153,8 +153,11 @@ def _snapshot(membership: Membership, _offset: int, record: SnapshotRecord) -> M
 def _join(membership: Membership, offset: int, record: JoinRecord) -> Membership:
     if record.node in membership.nodes or record.node in membership.gone:
         return membership
-    node = Node(record.name, record.zone, tuple(record.labels), offset)
-    return replace(membership, nodes={**membership.nodes, record.node: node})
+    node = Node(record.name, record.zone, tuple(record.labels), offset, at_ms=record.at_ms)
+    # Whoever starts it anew may have mended what hung. Until then nothing is forgotten: a release says nothing about
+    # the batch, and what lies behind the committed offsets does no harm.
+    stalls = membership.stalls if membership.nodes else ()
+    return replace(membership, nodes={**membership.nodes, record.node: node}, stalls=stalls)
 
 
 def _worker_up(membership: Membership, offset: int, record: WorkerUpRecord) -> Membership:

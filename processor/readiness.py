@@ -1,6 +1,8 @@
 """Whether a node is ready, and why not: pure, with the time as an argument.
 
-Ready means that at least one of its shards gets answers from the broker, or that it owns none and could run some.
+Ready means that the node is in the membership and that at least one of its shards gets answers from the broker, or
+that it owns none and could run some. A node whose own beats do not come back may have been found dead; it counts as
+ready for as long as an outage of the broker would, lest a hiccup of that takes all nodes out at once.
 A quiet topic is ready: the broker answers that there is nothing new. A busy shard is ready: it asks for nothing while
 it has enough. Liveness is another matter, and depends on nothing but the agent's event loop.
 """
@@ -17,7 +19,9 @@ from millstream.processor.slot import Standing, WorkerView
 
 SILENCE_S_MAX: Final = 5.0
 
-Reason: TypeAlias = Literal["ready", "starting", "draining", "no-worker", "worker-silent", "broker-away"]
+Reason: TypeAlias = Literal[
+    "ready", "starting", "draining", "no-worker", "joining", "in-doubt", "worker-silent", "broker-away"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,16 @@ class Heard:
 
     progress: Progress
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The node's part in the membership: `Member.phase` and `Member.doubt`, and how old its newest beat is that came
+    back, in seconds; None before the first one was sent."""
+
+    phase: str
+    doubt: str | None
+    unseen_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +75,25 @@ def readiness(
     heard: Mapping[int, Heard],
     now: float,
     silence_s_max: float = SILENCE_S_MAX,
+    *,
+    part: Part | None = None,
 ) -> Readiness:
-    """What the node answers now. `phase` is the supervisor's word."""
+    """What the node answers now. `phase` is the supervisor's word; `part` is None where there is no membership."""
     if phase in ("draining", "ended"):
         return Readiness("draining", "the node was told to end, or ends by itself; it takes nothing more")
     if phase == "starting":
         return Readiness("starting", f"no shards are given out yet: {_standings(workers, heard)}")
     if not any(view.standing is Standing.READY for view in workers):
         return Readiness("no-worker", f"no worker can run shards now: {_standings(workers, heard)}")
+    if part is not None and part.phase in ("joining", "declared"):
+        return Readiness("joining", "the node is not in the membership yet, so that nothing can be given to it")
     shards = list(shard_views(workers, heard, now))
+    well = sum(shard.is_well(silence_s_max) for shard in shards)
+    is_unseen = part is not None and part.unseen_s is not None and part.unseen_s > silence_s_max
+    if is_unseen and part is not None and (well or not shards):
+        return Readiness("in-doubt", part.doubt or "no beat of this node comes back")
     if not shards:
         return Readiness("ready", "this node owns no shards at the moment, and can run some")
-    well = sum(shard.is_well(silence_s_max) for shard in shards)
     if well:
         return Readiness("ready", f"{well} of the node's {len(shards)} shards get answers from the broker")
     return _why_not(shards, heard, now, silence_s_max)

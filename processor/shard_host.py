@@ -36,6 +36,12 @@ class ShardStarted(msgspec.Struct, frozen=True, tag="shard-started"):
     shard: int
 
 
+class ShardCommitted(msgspec.Struct, frozen=True, tag="shard-committed"):
+    """The host has made its first commit of the shard since it began to run it: its output goes on."""
+
+    shard: int
+
+
 class ShardReleased(msgspec.Struct, frozen=True, tag="shard-released"):
     """The host has committed what it had of the shard, or dropped it, and will not touch it again.
 
@@ -53,7 +59,7 @@ class ShardRestarted(msgspec.Struct, frozen=True, tag="shard-restarted"):
     reason: str
 
 
-HostEvent: TypeAlias = ShardStarted | ShardReleased | ShardRestarted
+HostEvent: TypeAlias = ShardStarted | ShardCommitted | ShardReleased | ShardRestarted
 
 
 class ShardHost(Protocol):

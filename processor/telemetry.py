@@ -7,13 +7,14 @@ shards, stages and input topics of the pipeline.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from millstream.processor.measures import (
@@ -21,18 +22,24 @@ from millstream.processor.measures import (
     LATENCY_BOUNDS_S,
     OUTCOMES,
     UNKNOWN_LAG,
-    Histogram,
     Tally,
 )
+from millstream.processor.membership_measures import MembershipMeasures, MemberView
+from millstream.processor.membership_metrics import (
+    Family,
+    histogram_family,
+    membership_families,
+    membership_status,
+    node_status,
+)
 from millstream.processor.process_use import process_use
-from millstream.processor.readiness import Readiness, ShardView, readiness, shard_views
+from millstream.processor.readiness import Part, Readiness, ShardView, readiness, shard_views
 from millstream.processor.slot import ALIVE, Standing, WorkerView
+from millstream.processor.status_view import Standbys
 from millstream.processor.supervision import Supervisor
 from millstream.processor.totals import Totals
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _COUNTERS: Final = {
     "records_in": "Input records whose effects are committed.",
@@ -52,15 +59,29 @@ class NodeView:
     workers: Sequence[WorkerView]
     shards: Sequence[ShardView]
     readiness: Readiness
+    member: MemberView | None
 
 
 class Telemetry(Collector):
-    """Answers from the supervisor and the totals as they are at that moment; keeps nothing of its own."""
+    """Answers from the supervisor, the totals and the membership as they are at that moment.
 
-    def __init__(self, supervisor: Supervisor, totals: Totals, clock: Callable[[], float]) -> None:
+    `member` answers this node's part, None while it takes none.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        totals: Totals,
+        clock: Callable[[], float],
+        measures: MembershipMeasures,
+        member: Callable[[], MemberView | None],
+    ) -> None:
         self._supervisor = supervisor
         self._totals = totals
         self._clock = clock
+        self._measures = measures
+        self._member = member
+        self._standbys = Standbys()
         self._version = version("millstream")
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -75,8 +96,10 @@ class Telemetry(Collector):
 
     def _view(self) -> NodeView:
         workers, now, heard = list(self._supervisor.workers()), self._clock(), self._totals.heard
-        ready = readiness(self._supervisor.phase, workers, heard, now)
-        return NodeView(workers, list(shard_views(workers, heard, now)), ready)
+        member = self._member()
+        part = None if member is None else Part(member.phase, member.doubt, member.unseen_s)
+        ready = readiness(self._supervisor.phase, workers, heard, now, part=part)
+        return NodeView(workers, list(shard_views(workers, heard, now)), ready, member)
 
     # -- status -------------------------------------------------------------------------------------------------
 
@@ -95,6 +118,8 @@ class Telemetry(Collector):
             "counts": {name: getattr(sums.counts, name) for name in _COUNTERS},
             "transactions": {outcome: sums.tally.transactions.get(outcome, 0) for outcome in OUTCOMES},
             "shard_restarts": self._supervisor.shard_restarts,
+            "node": node_status(self._measures, view.member),
+            "membership": membership_status(view.member, self._standbys, wall_ms=time.time() * 1000),
         }
 
     def _worker_status(self, worker: WorkerView, shards: Sequence[ShardView]) -> dict[str, Any]:
@@ -132,6 +157,7 @@ class Telemetry(Collector):
         yield from self._node_families(view)
         yield from self._worker_families(view.workers)
         yield self._lag_family(view.shards)
+        yield from membership_families(self._measures, view.member)
 
     def _stalls_family(self) -> Family:
         family = CounterMetricFamily(
@@ -139,7 +165,7 @@ class Telemetry(Collector):
             "Times a worker was replaced since it hung in a stage.",
             labels=["stage"],
         )
-        for stage, count in self._supervisor.stalls.by_stage.items():
+        for stage, count in self._supervisor.stalled_stages.items():
             family.add_metric([stage], count)
         return family
 
@@ -206,25 +232,15 @@ def _tally_families(tally: Tally) -> Iterator[Family]:
     for outcome in OUTCOMES:
         transactions.add_metric([outcome], tally.transactions.get(outcome, 0))
     yield transactions
-    yield _histogram(
+    yield histogram_family(
         "millstream_commit_seconds", "How long commits took, failed ones included.", COMMIT_BOUNDS_S, tally.commit_s
     )
-    yield _histogram(
+    yield histogram_family(
         "millstream_event_latency_seconds",
         "From a record's timestamp to the commit of its effects; of up to 32 records a batch, weighted.",
         LATENCY_BOUNDS_S,
         tally.latency_s,
     )
-
-
-def _histogram(name: str, help_text: str, bounds: Sequence[float], histogram: Histogram) -> HistogramMetricFamily:
-    counts = histogram.counts or [0] * (len(bounds) + 1)
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=histogram.total)
 
 
 def _shard_status(number: int, view: ShardView | None) -> dict[str, Any]:

@@ -50,7 +50,14 @@ from millstream.processor.event_log import EventLog, configure_logging
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.messages import tell
 from millstream.processor.process_use import process_use
-from millstream.processor.shard_host import HostEvent, ShardHost, ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.shard_host import (
+    HostEvent,
+    ShardCommitted,
+    ShardHost,
+    ShardReleased,
+    ShardRestarted,
+    ShardStarted,
+)
 from millstream.processor.stage_page import StagePage
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -170,6 +177,8 @@ class Worker:
         match event:
             case ShardStarted(shard):
                 self._log.info("shard.started", shard=shard)
+            case ShardCommitted(shard):
+                self._log.debug("shard.committed", shard=shard)
             case ShardReleased(shard) if shard in self._wanted and self._stop_timeout_s is None:
                 self._channel.send_nowait(ShardFinished(shard))
                 return

@@ -17,6 +17,7 @@ from millstream.connectors.kafka.record_batch import decode_batches
 from millstream.connectors.kafka.sender import Deadline, Sender
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.processor.errors import CorruptBatchError, UnavailableError
+from millstream.processor.ledger import LedgerState
 from millstream.processor.log import Bounds
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.reset import known_pipeline
@@ -48,35 +49,58 @@ class PartitionLag:
         return asdict(self)
 
 
+class LagReader:
+    """Looks at a pipeline's partitions again and again, by the same connections, until `close`."""
+
+    def __init__(self, kafka: KafkaSettings, pipeline: str) -> None:
+        self._kafka = kafka
+        self._pipeline = pipeline
+        self._cluster = Cluster(kafka)
+        self._topics: Sequence[str] = ()
+
+    async def connect(self) -> LedgerState:
+        """Reach the cluster; answers what the ledger says. Raises SettingsError where there is no such pipeline."""
+        log_ = KafkaLog(self._kafka, LogSettings(group=self._pipeline, exactly_once=True))
+        try:
+            await log_.connect()
+            state = await known_pipeline(log_, self._pipeline)
+        finally:
+            log_.close()
+        self._topics = sorted(state.widths)
+        await self._cluster.connect()
+        self._cluster.track(self._topics)
+        return state
+
+    async def read(self, *, with_ages: bool = True) -> list[PartitionLag]:
+        """Every partition of the topics that the pipeline has read. `with_ages` reads a record of each that waits."""
+        cluster = self._cluster
+        await cluster.refresh()
+        views = [view for topic in self._topics if (view := cluster.topic(topic)) is not None]
+        partitions = [TopicPartition(view.name, p) for view in views for p in sorted(view.partitions)]
+        offsets = Offsets(cluster, timeout_s=_TIMEOUT_S)
+        committed = await offsets.committed(self._pipeline, partitions)
+        bounds = await offsets.bounds(partitions)
+        sender = Sender(cluster, "ages") if with_ages else None
+        return [await _lag(cluster, sender, partition, committed, bounds[partition]) for partition in partitions]
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
+
+
 async def lags_of(kafka: KafkaSettings, pipeline: str) -> list[PartitionLag]:
     """Every partition of the topics that the pipeline has read. Raises SettingsError where there is no such one."""
-    log_ = KafkaLog(kafka, LogSettings(group=pipeline, exactly_once=True))
-    cluster = Cluster(kafka)
+    reader = LagReader(kafka, pipeline)
     try:
-        await log_.connect()
-        state = await known_pipeline(log_, pipeline)
-        await cluster.connect()
-        cluster.track(state.widths)
-        await cluster.refresh()
-        return await _lags(cluster, pipeline, sorted(state.widths))
+        await reader.connect()
+        return await reader.read()
     finally:
-        cluster.close()
-        log_.close()
-
-
-async def _lags(cluster: Cluster, pipeline: str, topics: Sequence[str]) -> list[PartitionLag]:
-    views = [view for topic in topics if (view := cluster.topic(topic)) is not None]
-    partitions = [TopicPartition(view.name, p) for view in views for p in sorted(view.partitions)]
-    offsets = Offsets(cluster, timeout_s=_TIMEOUT_S)
-    committed = await offsets.committed(pipeline, partitions)
-    bounds = await offsets.bounds(partitions)
-    sender = Sender(cluster, "ages")
-    return [await _lag(cluster, sender, partition, committed, bounds[partition]) for partition in partitions]
+        reader.close()
 
 
 async def _lag(
     cluster: Cluster,
-    sender: Sender,
+    sender: Sender | None,
     partition: TopicPartition,
     committed: Mapping[TopicPartition, CommittedOffset],
     bounds: Bounds,
@@ -87,7 +111,7 @@ async def _lag(
     if is_stale(found.metadata, cluster.topic(partition.topic)) or not bounds.start <= found.offset <= bounds.end:
         return PartitionLag(*partition, found.offset, bounds.end, None, None, "lost")
     lag = bounds.end - found.offset
-    age_s = await _age_s(cluster, sender, partition, found.offset) if lag else None
+    age_s = await _age_s(cluster, sender, partition, found.offset) if lag and sender is not None else None
     return PartitionLag(*partition, found.offset, bounds.end, lag, age_s, "ok")
 
 

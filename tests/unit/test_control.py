@@ -34,7 +34,7 @@ from millstream.processor.control import (
     Trouble,
 )
 from millstream.processor.counts import Counts
-from millstream.processor.shard_host import ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.shard_host import ShardCommitted, ShardReleased, ShardRestarted, ShardStarted
 
 START = Start(0, 1, "module:function", {"password": "s3cret", "nested": {"a": [1, None]}}, 20.0, "info")
 SAID_BY_AGENTS: list[ToWorker] = [START, Assign([0, 5]), Stop(1.5)]
@@ -47,6 +47,7 @@ SAID_BY_WORKERS: list[ToAgent] = [
     Failed(Trouble.FINAL, "topic 'päyments' is missing\n\x00", 2),
     ShardStarted(3),
     ShardReleased(3),
+    ShardCommitted(3),
     ShardRestarted(3, "fenced"),
 ]
 

@@ -10,7 +10,9 @@ import pytest
 from documents import ROOT
 
 from millstream.processor.cli import COMMANDS
-from millstream.processor.supervision import NodeSettings, Supervisor
+from millstream.processor.membership_measures import MembershipMeasures
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.supervision import Supervisor
 from millstream.processor.telemetry import Telemetry
 from millstream.processor.totals import Totals
 
@@ -20,7 +22,11 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 
 def exposed_metrics() -> set[str]:
     """The names of all samples that a node can have, from the types in its text."""
-    text = Telemetry(Supervisor(NodeSettings()), Totals(), lambda: 0.0).metrics().decode()
+    text = (
+        Telemetry(Supervisor(NodeSettings()), Totals(), lambda: 0.0, MembershipMeasures(), lambda: None)
+        .metrics()
+        .decode()
+    )
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         names |= {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}

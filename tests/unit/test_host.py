@@ -16,7 +16,7 @@ from millstream.processor.errors import (
     UnavailableError,
 )
 from millstream.processor.host import RunOptions
-from millstream.processor.shard_host import ShardReleased, ShardRestarted, ShardStarted
+from millstream.processor.shard_host import ShardCommitted, ShardReleased, ShardRestarted, ShardStarted
 
 
 @simulated
@@ -88,7 +88,9 @@ async def test_all_that_comes_in_goes_out_once_until_it_is_stopped() -> None:
     assert world.written == sorted(sent)
     assert world.host.counts().records_in == world.host.counts().records_out == len(sent)
     assert world.events[:4] == [*map(ShardStarted, range(4))]
-    assert sorted(world.events[4:], key=lambda event: event.shard) == [*map(ShardReleased, range(4))]
+    # Each says once that its output goes on, however often it commits.
+    assert sorted(world.events[4:8], key=lambda event: event.shard) == [*map(ShardCommitted, range(4))]
+    assert sorted(world.events[8:], key=lambda event: event.shard) == [*map(ShardReleased, range(4))]
     world.check_ended()
 
 
@@ -170,7 +172,7 @@ async def test_naming_a_shard_again_before_its_release_is_reported_starts_it_aga
         sent = world.send(5, "more")
         await until(lambda: world.offsets == {0: 10})
     assert set(sent) <= set(world.written)
-    assert world.events == [ShardStarted(0), ShardReleased(0)] * 2
+    assert world.events == [ShardStarted(0), ShardCommitted(0), ShardReleased(0)] * 2
 
 
 @simulated

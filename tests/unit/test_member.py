@@ -471,6 +471,21 @@ def test_it_says_so_when_it_cannot_be_heard_and_keeps_its_shards() -> None:
     assert node.member.doubt(node.now) is None
 
 
+def test_doubts_that_come_and_go_are_one_trouble_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = joined(JoinRecord(OTHER, "other"))
+    node.run(3)
+    with caplog.at_level("INFO", logger="millstream.member"):
+        for _ in range(5):
+            node.hears = False
+            node.run(0.6)
+            node.hears = True
+            node.run(0.2)
+        assert caplog.text.count("node.in_doubt") == 1
+        assert caplog.text.count("node.heard_again") == 0
+        node.run(1.2)
+    assert caplog.text.count("node.heard_again") == 1
+
+
 # -- the ledger itself --------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 from millstream.processor.control import Progress
 from millstream.processor.counts import Counts
 from millstream.processor.measures import Measures, ShardReport
-from millstream.processor.readiness import SILENCE_S_MAX, Heard, Readiness, readiness
+from millstream.processor.readiness import SILENCE_S_MAX, Heard, Part, Readiness, readiness
 from millstream.processor.slot import Standing, WorkerView
 
 NOW = 1000.0
@@ -93,3 +93,39 @@ def test_a_worker_that_does_not_report_any_more_is_named() -> None:
     answer = node([worker(3, 0)], {3: heard(ShardReport(0, "running"), at=NOW - SILENCE_S_MAX - 1)})
     assert answer.reason == "worker-silent"
     assert "worker 3" in answer.detail
+
+
+def part_of(node_phase: str = "in", unseen_s: float | None = 0.06, doubt: str | None = None) -> Part:
+    return Part(node_phase, doubt, unseen_s)
+
+
+def node_with(part: Part, workers: list[WorkerView], words: dict[int, Heard]) -> Readiness:
+    return readiness("running", workers, words, NOW, part=part)
+
+
+@pytest.mark.parametrize("node_phase", ["joining", "declared"])
+def test_a_node_that_is_not_in_the_membership_is_not_ready(node_phase: str) -> None:
+    answer = node_with(part_of(node_phase), [worker(0)], {})
+    assert (answer.is_ready, answer.reason) == (False, "joining")
+
+
+def test_a_node_that_is_in_and_owns_nothing_is_ready() -> None:
+    assert node_with(part_of(), [worker(0)], {}).is_ready
+
+
+def test_a_short_doubt_does_not_take_a_node_out() -> None:
+    hiccup = part_of(unseen_s=SILENCE_S_MAX, doubt="no beat of this node has come back for 5.0 s")
+    assert node_with(hiccup, [worker(0)], {}).is_ready
+
+
+@pytest.mark.parametrize("shards", [(), (0,)])
+def test_a_long_doubt_does_and_says_why(shards: tuple[int, ...]) -> None:
+    unseen = part_of(unseen_s=SILENCE_S_MAX + 0.1, doubt="no beat of this node has come back for 5.1 s")
+    answer = node_with(unseen, [worker(0, *shards)], {0: heard(*(ShardReport(s, "running") for s in shards))})
+    assert (answer.reason, answer.detail) == ("in-doubt", "no beat of this node has come back for 5.1 s")
+
+
+def test_where_the_broker_is_away_for_the_shards_too_that_is_the_reason() -> None:
+    away = ShardReport(0, "running", SILENCE_S_MAX + 1)
+    answer = node_with(part_of(unseen_s=SILENCE_S_MAX + 1), [worker(0, 0)], {0: heard(away)})
+    assert answer.reason == "broker-away"
