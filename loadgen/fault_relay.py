@@ -100,11 +100,21 @@ class Relay:
         finally:
             for task in self._tasks:
                 task.cancel()
+            await self._end()
+
+    async def _end(self) -> None:
+        writers = [writer for _, writer in (self._client, self._broker)]
+        # Before anything is waited for: a proxy that ends meanwhile cancels the wait.
+        for writer in writers:
+            close(writer, reset=self._broken)
+        try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for _, writer in (self._client, self._broker):
-                close(writer, reset=self._broken)
-            for _, writer in (self._client, self._broker):
+            for writer in writers:
                 await closed(writer)
+        except asyncio.CancelledError:
+            for writer in writers:
+                writer.transport.abort()
+            raise
 
     async def _read(self, way: Way, read_frame: Callable[[], Awaitable[None]]) -> None:
         try:

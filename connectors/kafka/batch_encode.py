@@ -178,8 +178,8 @@ class BatchBuilder:
                 _wire=wire,
             )
         )
-        # The next batch is probably about as large.
-        self._first_buffer_bytes = len(self._running)
+        # The next batch is probably about as large; after a single large one, the buffers of small ones shrink again.
+        self._first_buffer_bytes = min(len(self._running), max(_FIRST_BUFFER_BYTES, 2 * len(whole)))
         self._open_batch()
 
 

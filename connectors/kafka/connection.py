@@ -10,6 +10,7 @@ import asyncio
 import io
 import ssl
 import struct
+from collections.abc import Awaitable
 from typing import TypeVar
 
 import aiokafka.errors as aiokafka_errors
@@ -36,8 +37,13 @@ class _Call:
 
     def __init__(self, request: Request[object]) -> None:
         self._request = request
-        self.RESPONSE_TYPE = self
         self.correlation_id = 0
+
+    @property
+    def RESPONSE_TYPE(self) -> _Call:  # noqa: N802 - aiokafka's name for who decodes the answer
+        # Not an attribute: a call that held itself would keep its request, and the batches in it, until some later
+        # garbage collection; at hundreds of requests a second that is a hundred megabytes.
+        return self
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> _Call:
         key, version = self._request.API_KEY, self._request.API_VERSION
@@ -116,7 +122,7 @@ class Connection:
             # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the answer, and a task that
             # was to end goes on (tests/broker/test_engine_trouble.py, of two owners, hung on it).
             async with asyncio.timeout(timeout_s):
-                answer = await self._connection.send(call)
+                answer = await self._sent(call)
         except TimeoutError as error:
             self.close()
             raise UnavailableError(
@@ -141,6 +147,14 @@ class Connection:
             raise UnavailableError(
                 f"{self._address} answered {type(request).__name__} with something else: {error}"
             ) from error
+
+    def _sent(self, call: _Call) -> Awaitable[bytes]:
+        try:
+            answer: Awaitable[bytes] = self._connection.send(call)
+        except RuntimeError as error:
+            # uvloop's, where the other side has closed and aiokafka's reader has not been told yet.
+            raise ConnectionResetError(str(error)) from error
+        return answer
 
     def close(self) -> None:
         """Close now; what is under way fails with UnavailableError."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -83,11 +85,44 @@ async def connected(broker: Broker) -> AsyncIterator[Connection]:
 ASK = MetadataRequest([])
 
 
+class Topics(list[str]):
+    """A list of which it can be told whether somebody holds it."""
+
+
 async def test_an_answer_is_read_and_the_connection_serves_again() -> None:
     async with connected(Broker()) as connection:
         for _ in range(3):
             assert (await connection.call(ASK, timeout_s=5)).topics == {}
         assert connection.usable
+
+
+async def test_an_answered_call_leaves_nothing_of_its_request_for_a_garbage_collection() -> None:
+    """A batch in a request would stay in memory until one comes, with hundreds of others."""
+    async with connected(Broker()) as connection:
+        await connection.call(ASK, timeout_s=5)
+        gc.collect()
+        gc.disable()
+        try:
+            topics = Topics()
+            await connection.call(MetadataRequest(topics), timeout_s=5)
+            held = weakref.ref(topics)
+            del topics
+            assert held() is None
+        finally:
+            gc.enable()
+
+
+async def test_a_transport_that_is_closed_already_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop says so by a RuntimeError, between the other side's close and the end of aiokafka's reader."""
+    async with connected(Broker()) as connection:
+
+        def send(call: object) -> None:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+        monkeypatch.setattr(connection._connection, "send", send)
+        with pytest.raises(UnavailableError, match=r"lost: .*the handler is closed"):
+            await connection.call(ASK, timeout_s=5)
+        assert not connection.usable
 
 
 async def test_calls_side_by_side_are_sent_and_answered_in_order() -> None:

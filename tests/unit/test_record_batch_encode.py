@@ -229,6 +229,23 @@ def test_a_builder_is_empty_and_usable_after_sealing() -> None:
     assert wires[0] == wires[1]
 
 
+def test_one_large_batch_does_not_leave_large_buffers_to_the_small_ones_after_it() -> None:
+    """What is sealed is held until it is stored, and hundreds of batches can be under way."""
+    builder = BatchBuilder(batch_bytes_max=1 << 20)
+    for size in (500_000, 100, 100):
+        builder.append(output([Row(value=b"v" * size)]), np.arange(1))
+        (batch,) = builder.seal()
+    assert batch.byte_count < 300
+    held = stamped_buffer(batch)
+    assert held <= 4096
+
+
+def stamped_buffer(batch: SealedBatch) -> int:
+    """How many bytes of memory the batch keeps."""
+    wire = batch._wire
+    return len(wire) if wire.base is None else len(wire.base)
+
+
 def test_bytes_that_do_not_shrink_are_sent_as_they_are() -> None:
     noise = np.random.default_rng(11).bytes(5000)
 
