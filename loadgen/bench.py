@@ -36,6 +36,7 @@ from millstream.connectors.kafka.settings_arguments import (
 )
 from millstream.loadgen.bench_load import Latency, Memory
 from millstream.loadgen.bench_machine import Machine, Strain
+from millstream.loadgen.bench_observing import Observing
 from millstream.loadgen.bench_place import Place
 from millstream.loadgen.bench_process import Side
 from millstream.loadgen.bench_report import SPECS, Row, table
@@ -125,6 +126,7 @@ def cases(settings: BenchSettings, stage: Stage) -> list[Case]:
         Memory(stage, settings.memory_s, baseline_s),
         FirstOutput(stage),
         Latency(stage, settings.latency_s),
+        Observing(stage),
     ]
     return [case for case in every if settings.wants(case)]
 

@@ -19,7 +19,7 @@ from millstream.loadgen.schedule import FullSpeed, Pace, Schedule, constant_arri
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.workload import Workload, WorkloadSettings
 from millstream.processor.errors import UnavailableError, WorldError
-from millstream.processor.preparation import Names
+from millstream.processor.names import Names
 
 WARM_UP_EVENTS = 60_000
 _SAMPLE_EVENTS = 10_000
@@ -61,7 +61,7 @@ class Place:
         deleted with the topics that are made beside it."""
         self._count += 1
         name = f"{self._prefix}-{self._count}-{purpose}"
-        self._topics.append(Names.of(name).ledger)
+        self._topics += [Names.of(name).ledger, Names.of(name).beats]
         return name
 
     def topic(self, purpose: str, settings: Mapping[str, str] | None = None) -> str:

@@ -49,6 +49,7 @@ SPECS = {
         RowSpec("start_to_first_output", "s", Better.LOWER, 3),
         RowSpec("latency_20k_p50", "ms", Better.LOWER, 12),
         RowSpec("latency_20k_p99", "ms", Better.LOWER, 35),
+        RowSpec("cost_of_observing", "%", Better.LOWER, 3),
     )
 }
 

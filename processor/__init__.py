@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StageError,
     )
     from millstream.processor.graph import KEEP
+    from millstream.processor.ownership import ownership_token
     from millstream.processor.pipeline import Pipeline
     from millstream.processor.policy import OnError
     from millstream.processor.record import Record
@@ -41,6 +42,7 @@ __all__ = [
     "TestOutput",
     "TestRecord",
     "TestResult",
+    "ownership_token",
 ]
 
 # Names are looked up when first used: an agent, which runs no pipeline, should start without loading all the codecs.
@@ -55,6 +57,7 @@ _HOMES = {
     "TestOutput": "testing",
     "TestRecord": "testing",
     "TestResult": "testing",
+    "ownership_token": "ownership",
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from millstream.processor.control import ToWorker
+from millstream.processor.stalled import Stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,45 @@ class Kill:
     shows_stack: bool = False
 
 
-Action: TypeAlias = Spawn | Send | Kill
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell the membership that a worker can run shards."""
+
+    worker: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Tell the membership that a worker wants no shards any more, and lets go of what it has."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Tell the membership that a worker has let go of a shard."""
+
+    worker: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Tell the membership that a worker is gone, and at which batches it hung, if it did."""
+
+    worker: int
+    incarnation: int
+    why: str
+    stalls: tuple[Stalled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """Tell the membership that the node is to end in order."""
+
+
+Action: TypeAlias = Spawn | Send | Kill | Announce | Leaves | LetGo | Gone | Depart
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The node's agent: starts worker processes, shares the shards among them, and answers the world's questions.
+"""The node's agent: starts worker processes, takes part in the membership, and answers the world's questions.
 
-It decides nothing itself: what happens goes to the `Supervisor`, and what that answers is carried out. It runs no
-user code and loads none of the heavy libraries, so that nothing can delay it.
+It decides nothing itself: what happens goes to the `Supervisor` and, in `Participation`, to the `Member`, and what they
+answer is carried out. It runs no user code and loads none of the heavy libraries, so that nothing can delay it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
-from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
+from millstream.processor.actions import Action, Announce, Depart, Gone, Kill, Leaves, LetGo, Outcome, Send, Spawn
 from millstream.processor.child import Child, Exit
 from millstream.processor.control import Progress, Ready, Start, ToAgent
+from millstream.processor.errors import RefusedError
 from millstream.processor.event_log import EventLog
-from millstream.processor.http import HttpServer, Page
+from millstream.processor.http import HttpServer, Page, PageMaker
+from millstream.processor.membership_log import MembershipLog
+from millstream.processor.membership_measures import MembershipMeasures, MemberView
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.participation import NodePlace, Participation
+from millstream.processor.shard_host import ShardCommitted, ShardRestarted
 from millstream.processor.stage_watch import LOOK_INTERVAL_S, StageWatch
-from millstream.processor.supervision import NodeSettings, Supervisor
+from millstream.processor.stalled import Stalled
+from millstream.processor.supervision import Supervisor
 from millstream.processor.telemetry import METRICS_CONTENT_TYPE, Telemetry
+from millstream.processor.together import first_error
 from millstream.processor.totals import Totals
 
 _log: Final = EventLog(logging.getLogger("millstream.node"))
@@ -42,6 +50,10 @@ class HostFactory:
     arguments: dict[str, Any] = field(repr=False)
 
 
+MembershipLogs = Callable[[str], MembershipLog]
+"""Makes, by a pipeline's name, the node's way to its ledger and beats."""
+
+
 class Agent:
     """Runs a node. `listener`, where given, gets the HTTP pages; `log_level` is the workers'."""
 
@@ -49,17 +61,24 @@ class Agent:
         self,
         settings: NodeSettings,
         factory: HostFactory,
+        place: NodePlace,
+        membership_logs: MembershipLogs,
         *,
         listener: socket.socket | None = None,
         log_level: str = "info",
     ) -> None:
         self._settings = settings
         self._factory = factory
+        self._place = place
+        self._membership_logs = membership_logs
+        self._participation: Participation | None = None
+        self._taking_part: asyncio.Task[None] | None = None
         self._listener = listener
         self._log_level = log_level
         self._supervisor = Supervisor(settings)
         self._totals = Totals()
-        self._telemetry = Telemetry(self._supervisor, self._totals, self._now)
+        self._measures = MembershipMeasures()
+        self._telemetry = Telemetry(self._supervisor, self._totals, self._now, self._measures, self._member_view)
         self._children: dict[int, Child] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._stage_watches: dict[int, StageWatch] = {}
@@ -80,6 +99,8 @@ class Agent:
             looking = self._tasks.create_task(self._watch_stages())
             outcome = await self._watch_clock()
             looking.cancel()
+            if self._taking_part is not None:
+                self._taking_part.cancel()
             for watch in self._watches.values():
                 watch.cancel()
         return outcome
@@ -117,6 +138,11 @@ class Agent:
     def _heard(self, child: Child, message: ToAgent) -> None:
         if isinstance(message, Progress):
             self._totals.progress(child.start.worker, message, self._now())
+            self._measures.reported(message.measures.shards)
+        if isinstance(message, ShardCommitted):
+            self._measures.first_commit(self._now(), child.start.worker, message.shard)
+        if isinstance(message, ShardRestarted):
+            self._measures.restarted(message.reason)
         if isinstance(message, Ready):
             self._stage_watches[child.start.worker] = StageWatch(message.watch_plan)
         self._perform(self._supervisor.received(child.start.worker, message, self._now()))
@@ -151,11 +177,72 @@ class Agent:
                     self._spawn(worker, incarnation)
                 case Send(worker, message):
                     self._children[worker].send_nowait(message)
+                case Announce() | Leaves() | LetGo() | Gone() | Depart():
+                    self._tell_membership(action)
                 case Kill(worker, shows_stack):
                     if shows_stack:
                         self._children[worker].show_stack_and_kill()
                     else:
                         self._children[worker].kill()
+
+    def _tell_membership(self, action: Announce | Leaves | LetGo | Gone | Depart) -> None:
+        part = self._participation
+        if part is None and isinstance(action, Announce):
+            part = self._take_part()
+        if part is None:
+            return
+        match action:
+            case Announce(worker, incarnation):
+                part.worker_ready(worker, incarnation)
+            case Leaves(worker):
+                part.worker_leaving(worker)
+            case LetGo(worker, shard):
+                part.shard_released(worker, shard)
+            case Gone(worker, incarnation, why, stalls):
+                part.worker_gone(worker, incarnation, why, stalls)
+            case Depart():
+                part.depart()
+
+    def _take_part(self) -> Participation:
+        """Only now is the pipeline known: it is in the user's program, which the workers load."""
+        assert self._supervisor.pipeline is not None
+        log = self._membership_logs(self._supervisor.pipeline)
+        part = self._participation = Participation(self._place, log, self, self._measures)
+        self._taking_part = self._tasks.create_task(self._keep_taking_part(part))
+        return part
+
+    async def _keep_taking_part(self, part: Participation) -> None:
+        try:
+            await part.run()
+        except* RefusedError as group:
+            self._perform(self._supervisor.refused(str(first_error(group)), self._now()))
+            self._wake.set()
+
+    # -- what the membership asks for ---------------------------------------------------------------------------
+
+    def own(self, worker: int, incarnation: int, shards: frozenset[int], stalls: Collection[Stalled]) -> None:
+        """A worker is to run these shards and no others."""
+        assert self._participation is not None
+        tokens = self._participation.tokens(shards)
+        self._perform(self._supervisor.own(worker, incarnation, shards, stalls, tokens))
+        self._wake.set()
+
+    def overdue(self, worker: int, incarnation: int, shards: Collection[int]) -> None:
+        """A worker has not let go of these shards in time."""
+        self._perform(self._supervisor.overdue(worker, incarnation, shards))
+        self._wake.set()
+
+    def elsewhere(self, shards: frozenset[int]) -> None:
+        """The ledger knows all workers that are ready, and other nodes run these shards now."""
+        self._perform(self._supervisor.elsewhere(shards, self._now()))
+        self._wake.set()
+
+    def left(self) -> None:
+        """The ledger has the node's goodbye."""
+        self._perform(self._supervisor.left(self._now()))
+        self._wake.set()
+
+    # -- processes ----------------------------------------------------------------------------------------------
 
     def _spawn(self, worker: int, incarnation: int) -> None:
         start = Start(
@@ -177,16 +264,23 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _pages(self, listener: socket.socket) -> AsyncIterator[None]:
-        pages = {
+        pages: dict[str, PageMaker] = {
             "/healthz": lambda: Page(b"ok\n"),
             "/readyz": self._readiness_page,
             "/metrics": lambda: Page(self._telemetry.metrics(), METRICS_CONTENT_TYPE),
-            "/status": lambda: Page(msgspec.json.encode(self.status()), "application/json"),
+            "/status": self._status_page,
         }
         async with HttpServer(listener, pages):
             host, port = listener.getsockname()[:2]
             _log.info("http.listening", address=f"{host}:{port}", pages=" ".join(pages))
             yield
+
+    def _member_view(self) -> MemberView | None:
+        return None if self._participation is None else self._participation.view()
+
+    async def _status_page(self) -> Page:
+        await self._telemetry.find_standbys()
+        return Page(msgspec.json.encode(self.status()), "application/json")
 
     def _readiness_page(self) -> Page:
         ready = self._telemetry.readiness()

@@ -50,10 +50,12 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
-    """All shards that the worker shall own from now on, and at which of their batches workers hung."""
+    """All shards that the worker shall own from now on, at which of their batches workers hung, and by shard the token
+    of its ownership."""
 
     shards: list[int]
     stalls: list[Stalled] = []
+    tokens: dict[int, int] = {}
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -196,7 +196,9 @@ class Detector:
         suspicions = []
         self._next = math.inf
         for node, peer in self._peers.items():
-            if now - peer.heard < least_s:
+            # Sums are compared, not differences: rounded otherwise, it would be called again without end for the same
+            # moment.
+            if now < peer.heard + least_s:
                 self._next = min(self._next, peer.heard + least_s)
                 continue
             suspicion, due = self._look_at(now, node, peer, hold_s)
@@ -218,7 +220,7 @@ class Detector:
         threshold_s, mean_s, deviation_s = self._threshold(peer)
         threshold_s += hold_s
         silence_s = now - peer.heard
-        if silence_s < threshold_s:
+        if now < peer.heard + threshold_s:
             # The hold may end before that, when others are heard again.
             soon = now + self._timings.beat_interval_s if hold_s else math.inf
             return None, min(peer.heard + threshold_s, soon)
@@ -250,6 +252,11 @@ class Detector:
         """How long the node has been silent; None where it is not watched."""
         peer = self._peers.get(node)
         return None if peer is None else now - peer.heard
+
+    def has_heard(self, node: str) -> bool:
+        """Whether the node was heard since it is watched, and since the last long doubt."""
+        peer = self._peers.get(node)
+        return peer is not None and not peer.is_new
 
     def next_deadline(self) -> float | None:
         """When `judge` can have something to say, if nothing else happens. Beats only ever put it off."""

@@ -1,4 +1,4 @@
-"""The ways in which a node can end, as its user reads them."""
+"""The ways in which a node or a worker can end, as its user reads them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from millstream.processor.actions import Outcome
 from millstream.processor.control import Ready
 from millstream.processor.restarts import RestartPolicy
 from millstream.processor.slot import Slot
+from millstream.processor.stage_watch import Overdue
+from millstream.processor.stalled import Stalled, counted, place_of
 
 
 @dataclass(slots=True)
 class Ending:
-    """A node's way out: what it will answer, and when it stops being patient."""
+    """A node's way out: what it will answer, and when it stops being patient.
+
+    `is_empty` says that no worker is left, and the ledger has still to be told.
+    """
 
     outcome: Outcome
     deadline: float
     is_forced: bool = False
+    is_empty: bool = False
 
     def worsen(self, outcome: Outcome) -> None:
         """The first thing that went wrong is what the node answers."""
@@ -61,3 +67,12 @@ def drained_too_slowly(workers: Sequence[int], drain_timeout_s: float) -> Outcom
         "not committed is redone"
     )
     return Outcome(1, text)
+
+
+def hung(overdue: Overdue, known: Sequence[Stalled]) -> str:
+    """A worker hung in a stage; `known` is at what others hung before."""
+    counts = counted(known, overdue.stalls)
+    now = [stalled for stalled in counts if any(stalled.overlaps(new) for new in overdue.stalls)]
+    places = ", ".join(f"{place_of(stalled)} (attempt {stalled.attempts})" for stalled in now[:3])
+    more = f" and {len(now) - 3} more" if len(now) > 3 else ""
+    return f"stage {overdue.stage.name!r} did not come back within {overdue.stage.timeout_s:g} s from {places}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,11 +50,13 @@ class RunOptions:
     `until_caught_up`: each shard ends at the end of its partitions as it was when the shard began.
     `on_outputs` is given what was committed; the outputs are then kept in memory until their commit.
     `workers` is how many hosts share the pipeline's shards at its first start.
+    `stays`: a host whose shards have all come to their end goes on, since there may be others for it, until `stop`.
     """
 
     until_caught_up: bool = False
     on_outputs: Callable[[Sequence[OutputRecords]], None] | None = None
     workers: int = 1
+    stays: bool = False
 
 
 class Host:
@@ -78,6 +80,7 @@ class Host:
         self._changed = asyncio.Event()
         self._stopping = False
         self._stalls: Sequence[Stalled] = ()
+        self._tokens: Mapping[int, int] = {}
         self._watched = Watched(None, Turns(), pipeline.watch_plan.attempts)
 
     async def prepare(self) -> Prepared:
@@ -124,11 +127,15 @@ class Host:
     def _is_done(self) -> bool:
         if self._keepers:
             return False
-        return self._stopping or bool(self._wanted and self._wanted <= self._finished)
+        is_at_end = not self._options.stays and self._wanted and self._wanted <= self._finished
+        return self._stopping or bool(is_at_end)
 
-    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
-        """The shards to own from now on, and where workers hung in them."""
+    def assign(
+        self, shards: frozenset[int], stalls: Sequence[Stalled] = (), tokens: Mapping[int, int] | None = None
+    ) -> None:
+        """The shards to own from now on, where workers hung in them, and the tokens of their ownership."""
         self._wanted = shards
+        self._tokens = tokens or {}
         self._stalls = stalls
         for shard, keeper in self._keepers.items():
             if shard not in shards:
@@ -153,6 +160,7 @@ class Host:
             lambda reason: self._report(ShardRestarted(shard, reason)),
             ShardWatch(self._tally),
             Oversight(shard, self._pipeline.program, self._watched, of_shards(self._stalls, {shard})),
+            lambda: self._tokens.get(shard, 0),
         )
 
     def _keeper_settings(self) -> KeeperSettings:

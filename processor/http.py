@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from millstream.processor.errors import SettingsError
 
@@ -28,6 +28,10 @@ class Page:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
+
+
+PageMaker: TypeAlias = Callable[[], Page | Awaitable[Page]]
+"""Makes a page, at once or with turns for others in between."""
 
 
 def bind(address: str) -> socket.socket | None:
@@ -58,7 +62,7 @@ def _mistake(address: str, reason: str) -> SettingsError:
 class HttpServer:
     """Serves `pages` on a listening socket between `async with` and its end; the socket is closed then."""
 
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, listener: socket.socket, pages: Mapping[str, PageMaker]) -> None:
         self._listener = listener
         self._pages = pages
         self._server: asyncio.Server | None = None
@@ -85,7 +89,7 @@ class HttpServer:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_response(self._answer(request)))
+                writer.write(_response(await self._answer(request)))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -94,7 +98,7 @@ class HttpServer:
         finally:
             self._writers.discard(writer)
 
-    def _answer(self, request: bytes) -> Page:
+    async def _answer(self, request: bytes) -> Page:
         words = request.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3:
             return Page(b"this is not HTTP\n", status=HTTPStatus.BAD_REQUEST)
@@ -104,7 +108,8 @@ class HttpServer:
         if page is None:
             known = "\n".join(sorted(self._pages))
             return Page(f"there is no such page; there are\n{known}\n".encode(), status=HTTPStatus.NOT_FOUND)
-        return page()
+        made = page()
+        return made if isinstance(made, Page) else await made
 
 
 def _response(page: Page) -> bytes:

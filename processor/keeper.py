@@ -15,6 +15,7 @@ from millstream.processor.known import Known
 from millstream.processor.log import Log, ShardLog
 from millstream.processor.measures import ShardReport
 from millstream.processor.oversight import Oversight
+from millstream.processor.ownership import begin_ownership
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import Begun, begin
 from millstream.processor.shard import ShardRun, ShardSettings
@@ -51,9 +52,11 @@ class ShardKeeper:
         on_restart: Callable[[str], None],
         watch: ShardWatch | None = None,
         oversight: Oversight | None = None,
+        token: Callable[[], int] = lambda: 0,
     ) -> None:
         self.shard = shard
         self._oversight = oversight
+        self._token = token
         self._log = log_
         self._settings = settings
         self._on_commit = on_commit
@@ -132,6 +135,8 @@ class ShardKeeper:
     async def _run_once(self) -> None:
         shard_log = self._log.shard(self.shard)
         self._watch.preparing()
+        # Whoever has had the shard meanwhile has fenced us: then this is another run, with the token as it is now.
+        begin_ownership(self._token())
         try:
             await self._fence_and_run(shard_log)
         finally:

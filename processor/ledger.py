@@ -100,13 +100,13 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class WorkerDownRecord(msgspec.Struct, frozen=True, tag_field="type", tag="worker-down"):
-    """A worker is gone, with whatever it held."""
+    """A worker is gone, with whatever it held. `stalls` are the batches at which it hung, if it did."""
 
     node: NodeId
     worker: Natural
     incarnation: Natural
     why: str
-    stalled: Stalled | None = None
+    stalls: list[Stalled] = msgspec.field(default_factory=list)
     version: int = VERSION
 
 
@@ -212,7 +212,7 @@ class SnapshotState(msgspec.Struct, frozen=True):
     planned: dict[int, Natural]
     holdings: dict[int, tuple[Natural, Natural]]
     verdicts: list[Verdict]
-    stalls: dict[int, Stalled]
+    stalls: list[Stalled]
     gone: list[str]
     snapshot_through: int
 

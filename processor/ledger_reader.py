@@ -31,7 +31,7 @@ def snapshot(membership: Membership) -> SnapshotRecord:
         planned={shard: places[worker] for shard, worker in membership.planned.items()},
         holdings={shard: (places[worker], membership.since[shard]) for shard, worker in membership.holders.items()},
         verdicts=list(membership.verdicts),
-        stalls=dict(membership.stalls),
+        stalls=list(membership.stalls),
         gone=list(membership.gone),
         snapshot_through=membership.snapshot_through,
     )
@@ -63,7 +63,7 @@ def restore(record: SnapshotRecord) -> Membership:
         holders=_named({shard: place for shard, (place, _) in state.holdings.items()}, workers),
         since={shard: since for shard, (_, since) in state.holdings.items()},
         verdicts=tuple(state.verdicts),
-        stalls=state.stalls,
+        stalls=tuple(state.stalls),
         gone=tuple(state.gone),
         snapshot_through=state.snapshot_through,
         next_offset=record.through + 1,

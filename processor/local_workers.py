@@ -27,6 +27,7 @@ from millstream.processor.ledger import (
 )
 from millstream.processor.member_actions import Overdue, Own
 from millstream.processor.membership import Membership, WorkerId
+from millstream.processor.stalled import of_shards
 
 _log: Final = EventLog(logging.getLogger("millstream.node"))
 
@@ -53,7 +54,7 @@ class Ended:
     """How a worker ended."""
 
     why: str
-    stalled: Stalled | None
+    stalls: tuple[Stalled, ...] = ()
 
 
 class LocalWorkers:
@@ -73,7 +74,7 @@ class LocalWorkers:
         if current is not None and current.id.incarnation >= incarnation:
             return
         if current is not None:
-            self.gone(worker, current.id.incarnation, Ended("another incarnation has taken its place", None))
+            self.gone(worker, current.id.incarnation, Ended("another incarnation has taken its place"))
         self._live[worker] = LocalWorker(WorkerId(self._node, worker, incarnation), eligible)
 
     def gone(self, worker: int, incarnation: int, ended: Ended) -> None:
@@ -126,11 +127,11 @@ class LocalWorkers:
             for worker, ended in self._ended.items()
             if worker in membership.workers or worker.incarnation > heard_of.get(worker.worker, -1)
         }
-        unknown = Ended("its node knows nothing of it", None)
+        unknown = Ended("its node knows nothing of it")
         live = {worker.id for worker in self._live.values()}
         strangers = [worker for worker in membership.workers_of(self._node) if worker not in live]
         for worker, ended in (dict.fromkeys(strangers, unknown) | self._ended).items():
-            record = WorkerDownRecord(self._node, worker.worker, worker.incarnation, ended.why, ended.stalled)
+            record = WorkerDownRecord(self._node, worker.worker, worker.incarnation, ended.why, list(ended.stalls))
             yield ("down", worker), record
 
     def _ups(self, membership: Membership) -> Iterator[tuple[Hashable, LedgerRecord]]:
@@ -174,8 +175,7 @@ class LocalWorkers:
             return None
         worker.asked |= dict.fromkeys(worker.told.keys() - wanted.keys(), now)
         worker.told = wanted
-        stalls = {shard: membership.stalls[shard] for shard in wanted if shard in membership.stalls}
-        return Own(worker.id.worker, worker.id.incarnation, wanted, stalls)
+        return Own(worker.id.worker, worker.id.incarnation, wanted, of_shards(membership.stalls, wanted))
 
     def overdue(self, now: float, release_timeout_s: float) -> list[Overdue]:
         """The workers that should have let go of something by now, each once. One that leaves has time to drain."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -147,10 +147,10 @@ class Member:
         return self._settle(now)
 
     def worker_gone(
-        self, now: float, worker: int, incarnation: int, why: str, stalled: Stalled | None = None
+        self, now: float, worker: int, incarnation: int, why: str, stalls: Collection[Stalled] = ()
     ) -> list[MemberAction]:
-        """A worker's process is gone, because it hung at the batch `stalled` where that is known."""
-        self._workers.gone(worker, incarnation, Ended(why, stalled))
+        """A worker's process is gone; `stalls` are the batches at which it hung, if it did."""
+        self._workers.gone(worker, incarnation, Ended(why, tuple(stalls)))
         return self._settle(now)
 
     def worker_leaving(self, now: float, worker: int) -> list[MemberAction]:

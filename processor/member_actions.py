@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,7 +31,7 @@ class Own:
     worker: int
     incarnation: int
     tokens: Mapping[int, int]
-    stalls: Mapping[int, Stalled]
+    stalls: Collection[Stalled]
 
     @property
     def shards(self) -> frozenset[int]:

@@ -41,6 +41,7 @@ from millstream.processor.ledger import (
     learn,
 )
 from millstream.processor.plan import Place, plan
+from millstream.processor.stalled import counted
 
 VERDICTS_KEPT: Final = 20
 # A second copy of a JOIN, from a request that was believed lost, comes within seconds. Should one come when its node is
@@ -75,9 +76,9 @@ class WorkerInfo(NamedTuple):
 class Membership:
     """What the records below `next_offset` say about nodes, workers and shards.
 
-    `since` has, for each shard with a holder, the offset of the record that made it so. `stalls` has, by shard, the
-    batch at which workers hung: until its holder releases the shard in order, or another batch takes its place. `gone`
-    are the last nodes that left or died. `snapshot_through` is up to where the last snapshot says it all, or -1.
+    `since` has, for each shard with a holder, the offset of the record that made it so. `stalls` are
+    the batches at which workers hung; a pipeline that starts when no node is in begins without them. `gone` are the
+    last nodes that left or died. `snapshot_through` is up to where the last snapshot says it all, or -1.
     """
 
     facts: LedgerState = field(default_factory=LedgerState)
@@ -87,7 +88,7 @@ class Membership:
     holders: Mapping[int, WorkerId] = field(default_factory=dict)
     since: Mapping[int, int] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
-    stalls: Mapping[int, Stalled] = field(default_factory=dict)
+    stalls: tuple[Stalled, ...] = ()
     gone: tuple[str, ...] = ()
     snapshot_through: int = -1
     next_offset: int = 0
@@ -124,6 +125,12 @@ def standby(membership: Membership, shard: int) -> WorkerId | None:
     """Who gets the shard if its holder's whole node dies now; None where nobody does, or nobody holds it."""
     holder = membership.holders.get(shard)
     return None if holder is None else _without(membership, holder.node).holders.get(shard)
+
+
+def standbys_of(membership: Membership, node: str) -> dict[int, WorkerId]:
+    """The standby of every shard that the node holds and that has one."""
+    heirs = _without(membership, node).holders
+    return {shard: heirs[shard] for shard, owner in membership.holders.items() if owner.node == node and shard in heirs}
 
 
 def standbys(membership: Membership) -> dict[int, WorkerId]:
@@ -189,7 +196,7 @@ def _worker_down(membership: Membership, offset: int, record: WorkerDownRecord) 
             return membership
         return replace(membership, nodes={**membership.nodes, record.node: _heard_of(node, record)})
     workers = {worker: info for worker, info in membership.workers.items() if worker != down}
-    after = replace(membership, workers=workers, stalls=_stalls_after(membership, record.stalled))
+    after = replace(membership, workers=workers, stalls=_stalls_after(membership, record))
     return _settle(membership, after, offset)
 
 
@@ -201,12 +208,9 @@ def _heard_of(node: Node, record: WorkerUpRecord | WorkerDownRecord) -> Node:
     return msgspec.structs.replace(node, incarnations={**node.incarnations, record.worker: record.incarnation})
 
 
-def _stalls_after(membership: Membership, stalled: Stalled | None) -> Mapping[int, Stalled]:
-    if stalled is None or stalled.shard >= (membership.facts.shards or 0):
-        return membership.stalls
-    before = membership.stalls.get(stalled.shard)
-    attempts = before.attempts + 1 if before is not None and before.overlaps(stalled) else 1
-    return {**membership.stalls, stalled.shard: msgspec.structs.replace(stalled, attempts=attempts)}
+def _stalls_after(membership: Membership, record: WorkerDownRecord) -> tuple[Stalled, ...]:
+    shards = membership.facts.shards or 0
+    return counted(membership.stalls, [stalled for stalled in record.stalls if stalled.shard < shards])
 
 
 def _leaving(membership: Membership, offset: int, record: LeavingRecord) -> Membership:
@@ -266,8 +270,7 @@ def _released(membership: Membership, offset: int, record: ReleasedRecord) -> Me
     if membership.holders.get(record.shard) != holder or membership.since[record.shard] != record.since:
         return membership
     holders = {shard: owner for shard, owner in membership.holders.items() if shard != record.shard}
-    stalls = {shard: stalled for shard, stalled in membership.stalls.items() if shard != record.shard}
-    return _hand_out(replace(membership, holders=holders, stalls=stalls), offset)
+    return _hand_out(replace(membership, holders=holders), offset)
 
 
 def _seized(membership: Membership, offset: int, record: SeizedRecord) -> Membership:

@@ -149,8 +149,11 @@ def node_status(measures: MembershipMeasures, member: MemberView | None) -> dict
 
 
 def membership_status(member: MemberView | None, standbys: Standbys, *, wall_ms: float) -> dict[str, Any] | None:
-    """The whole membership as this node sees it, for `/status`; None while it takes no part."""
+    """The whole membership as this node sees it, for `/status`; None while it takes no part.
+
+    Standbys are told as far as they were found.
+    """
     if member is None:
         return None
-    standby = standbys.of(member.membership)
+    standby = standbys.known(member.membership)
     return status_view(member.membership, member.beat_ages_s, standby, wall_ms=wall_ms).as_json()

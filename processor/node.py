@@ -7,11 +7,12 @@ import signal
 from typing import Final
 
 from millstream.processor.actions import Outcome
-from millstream.processor.agent import Agent, HostFactory
+from millstream.processor.agent import Agent, HostFactory, MembershipLogs
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.http import bind
 from millstream.processor.messages import tell
-from millstream.processor.supervision import NodeSettings
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.participation import NodePlace
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -19,6 +20,8 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def run_node(
     settings: NodeSettings,
     factory: HostFactory,
+    place: NodePlace,
+    membership_logs: MembershipLogs,
     *,
     http: str = "off",
     log_level: str = "info",
@@ -32,7 +35,7 @@ def run_node(
     listener = bind(http)
 
     async def run() -> Outcome:
-        agent = Agent(settings, factory, listener=listener, log_level=log_level)
+        agent = Agent(settings, factory, place, membership_logs, listener=listener, log_level=log_level)
         loop = asyncio.get_running_loop()
         for stop_signal in _STOP_SIGNALS:
             loop.add_signal_handler(stop_signal, agent.request_stop, int(stop_signal))

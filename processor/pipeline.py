@@ -182,21 +182,36 @@ class Pipeline:
         events: int | None = None,
         timeout_s: float | None = None,
         collect: bool = False,
+        node_name: str | None = None,
+        zone: str = "",
+        labels: Sequence[str] = (),
     ) -> RunResult:
         """Run the pipeline in this event loop, as one node with one worker.
 
+        It shares the shards with all other nodes of this pipeline, be they embedded or of `millstream run`; a thread
+        takes part in the membership, so that functions which hold up the loop delay none of the node's signs of life.
+        `node_name` (the machine's host name by default), `zone` and `labels` are what the others know it by.
+
         `brokers` is "host:port", several of them, or the settings of a secured cluster. It ends when cancelled (all
-        that is committed stays), and before that as soon as all partitions are read to the end they had at the start
-        (`until="caught-up"`), at least `events` records are processed, or `timeout_s` seconds have passed, be it in
-        waiting for the broker and the topics. With `collect` the result holds what was written, for notebooks and
-        tests; it then grows with every record.
+        that is committed stays), and before that as soon as all partitions of its shards are read to the end that they
+        had when it began with them (`until="caught-up"`), at least `events` records are processed, or `timeout_s`
+        seconds have passed, be it in waiting for the broker and the topics. With `collect` the result holds what was
+        written here, for notebooks and tests; it then grows with every record.
         Raises PipelineError and SettingsError before anything is connected; StageError, OffsetLostError, RefusedError
         and UnavailableError as a node would report them.
         """
         from millstream.processor import wiring  # the runtime brings Kafka's client, which no test or check needs
 
         return await wiring.run_embedded(
-            self, brokers=brokers, until=until, events=events, timeout_s=timeout_s, collect=collect
+            self,
+            brokers=brokers,
+            until=until,
+            events=events,
+            timeout_s=timeout_s,
+            collect=collect,
+            node_name=node_name,
+            zone=zone,
+            labels=labels,
         )
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from millstream.processor.errors import PipelineError
 from millstream.processor.event_log import EventLog
 from millstream.processor.ledger import CreatedRecord, LedgerRecord, LedgerState, ReadingRecord
 from millstream.processor.log import Log, TopicPlan
+from millstream.processor.names import Names
 
 if TYPE_CHECKING:
     # The agent asks for the names, and loads no stages.
@@ -38,19 +39,6 @@ _BEATS_SETTINGS = {
     "min.insync.replicas": "1",
 }
 _REPLICATION_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The topics that belong to a pipeline."""
-
-    ledger: str
-    beats: str
-
-    @staticmethod
-    def of(pipeline: str) -> Names:
-        """By the pipeline's name."""
-        return Names(ledger=f"{pipeline}.ledger", beats=f"{pipeline}.beats")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from typing import Final
 from millstream.processor.errors import FencedError, RefusedError, SettingsError
 from millstream.processor.ledger import LedgerState
 from millstream.processor.log import Log, Permit, ShardLog, Start
+from millstream.processor.names import Names
 from millstream.processor.partitions import TopicPartition
-from millstream.processor.preparation import Names, read_state
+from millstream.processor.preparation import read_state
 from millstream.processor.shard import LOOK_S
 
 # An owner looks every LOOK_S, and needs a moment to take the shard back.

@@ -14,7 +14,11 @@ from millstream.processor.actions import Outcome
 from millstream.processor.agent import HostFactory
 from millstream.processor.event_log import LEVELS, configure_logging
 from millstream.processor.node import report, run_node
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.participation import NodePlace, default_node_name
 from millstream.processor.setting_sources import (
+    NAME,
+    NAMES,
     SECONDS,
     TEXT,
     Effective,
@@ -24,7 +28,6 @@ from millstream.processor.setting_sources import (
     table,
     whole,
 )
-from millstream.processor.supervision import NodeSettings
 
 HOST_FACTORY: Final = "millstream.processor.wiring:shard_host"
 WORKERS_MAX: Final = 1024
@@ -43,6 +46,7 @@ class RunSettings:
     max_seconds: float | None
     http: str
     log_level: str
+    place: NodePlace
     kafka: dict[str, Any] = field(repr=False)
 
 
@@ -81,6 +85,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where to answer /healthz, /readyz, /metrics and /status; port 0 is any free one, and is logged; "
         f"off for none (default: {HTTP_DEFAULT})",
     )
+    parser.add_argument(
+        "--node-name",
+        metavar="NAME",
+        help="what this node is called in the ledger, status and metrics; two may be called the same (default: the "
+        "machine's host name)",
+    )
+    parser.add_argument(
+        "--zone",
+        metavar="ZONE",
+        help="what fails together with this node, such as a rack or an availability zone: a shard's standby is in "
+        "another one where there is a choice",
+    )
+    parser.add_argument(
+        "--labels", metavar="NAME,...", help="what this node is or has, for pipelines that require it and to be seen"
+    )
     parser.add_argument("--log-level", metavar="LEVEL", help=f"{', '.join(LEVELS)} (default: info)")
     parser.add_argument(
         "--show-settings",
@@ -104,12 +123,22 @@ def settings_from(arguments: argparse.Namespace, environ: Mapping[str, str]) -> 
         "http": sources.value("http", TEXT, HTTP_DEFAULT),
         "log_level": sources.value("log_level", one_of(*LEVELS), "info"),
     }
+    place = _place_from(sources)
     kafka = wiring.connection_from(sources)
     sources.note_unknown()
     sources.check("the settings")
     assert app is not None
     assert kafka is not None
-    return RunSettings(app=app, kafka=kafka, **values), sources.effective
+    settings = RunSettings(app=app, kafka=kafka, place=place, **values)
+    wiring.check_waits(settings.place.timings)
+    return settings, sources.effective
+
+
+def _place_from(sources: Sources) -> NodePlace:
+    name = sources.value("node_name", NAME, default_node_name())
+    zone = sources.value("zone", NAME)
+    labels = sources.value("labels", NAMES, "")
+    return NodePlace(name=name or "", zone=zone or "", labels=tuple(filter(None, (labels or "").split(","))))
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -136,6 +165,8 @@ def run(settings: RunSettings) -> Outcome:
     return run_node(
         NodeSettings(workers=settings.workers, drain_timeout_s=settings.drain_timeout_s),
         factory,
+        settings.place,
+        wiring.membership_logs(settings.kafka),
         http=settings.http,
         log_level=settings.log_level,
         max_seconds=settings.max_seconds,

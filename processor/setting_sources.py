@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ PREFIX: Final = "MILLSTREAM_"
 MASK: Final = "********"
 # What is less alike than this is taken for somebody else's variable: container platforms put many into an environment.
 _LIKENESS_MIN: Final = 0.8
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -70,6 +72,16 @@ def _parse_word(text: str) -> bool:
         raise ValueError(f"use one of {', '.join(_WORDS)}") from None
 
 
+def _parse_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("use up to 100 letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _parse_names(text: str) -> str:
+    return ",".join(_parse_name(name.strip()) for name in text.split(",")) if text else ""
+
+
 def one_of(*choices: str) -> Kind[str]:
     """One of a few words."""
 
@@ -85,6 +97,8 @@ def one_of(*choices: str) -> Kind[str]:
 
 TEXT: Final[Kind[str]] = Kind(str, (str,), "a text")
 LIST: Final[Kind[str]] = Kind(str, (str, list), "a text, or a list of texts")
+NAME: Final[Kind[str]] = Kind(_parse_name, (str,), "a name")
+NAMES: Final[Kind[str]] = Kind(_parse_names, (str, list), "names, or a list of them")
 PATH: Final[Kind[Path]] = Kind(Path, (str,), "a text")
 SECONDS: Final[Kind[float]] = Kind(_parse_seconds, (int, float), "a number of seconds")
 SWITCH: Final[Kind[bool]] = Kind(_parse_word, (bool,), "true or false")

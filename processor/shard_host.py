@@ -6,7 +6,7 @@ knows how the other does it, so that the agent and its workers are tested withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -86,8 +86,12 @@ class ShardHost(Protocol):
         not complete.
         """
 
-    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
+    def assign(
+        self, shards: frozenset[int], stalls: Sequence[Stalled] = (), tokens: Mapping[int, int] | None = None
+    ) -> None:
         """The shards to own from now on: starts the new ones and releases the others.
+
+        `tokens` are those of their ownership, by shard; 0 where there is none.
 
         `stalls` are batches of theirs at which workers hung: they are tried in smaller pieces, and after the last
         attempt their records go to the policy of the stage.

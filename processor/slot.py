@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from millstream.processor.stalled import Stalled
 
 
 class Standing(Enum):
@@ -26,7 +28,9 @@ class Slot:
     """One worker through all of its incarnations.
 
     `deadline` is when its standing has lasted long enough. `last_words` is why the current incarnation ends, as far as
-    it is known; `is_to_blame` is false where the world outside was the reason.
+    it is known; `is_to_blame` is false where the world outside was the reason. `is_announced` says that the membership
+    was told of this incarnation; `shards` are what it was told to run, `finished` those of them that have reached the
+    end of the run, `stalls` the batches at which it hung, `known_stalls` those at which others did before.
     """
 
     worker: int
@@ -38,8 +42,18 @@ class Slot:
     is_done: bool = False
     last_words: str | None = None
     is_to_blame: bool = True
+    is_announced: bool = False
+    shards: frozenset[int] = frozenset()
+    finished: set[int] = field(default_factory=set)
+    stalls: tuple[Stalled, ...] = ()
+    known_stalls: tuple[Stalled, ...] = ()
     deaths_in_row: int = 0
     restarts: int = 0
+
+    @property
+    def open_shards(self) -> frozenset[int]:
+        """What it has to run and has not come to the end of."""
+        return self.shards - self.finished
 
     def enter(self, standing: Standing, deadline: float | None) -> None:
         """From now on `standing`, until `deadline` if there is one."""
@@ -50,7 +64,9 @@ class Slot:
         """A new incarnation, about which nothing is known yet."""
         self.incarnation += 1
         self.started_at = now
-        self.has_progressed = self.is_done = False
+        self.has_progressed = self.is_done = self.is_announced = False
+        self.shards, self.stalls, self.known_stalls = frozenset(), (), ()
+        self.finished.clear()
         self.last_words = None
         self.is_to_blame = True
         self.enter(Standing.STARTING, now + start_timeout_s)

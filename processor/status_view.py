@@ -5,14 +5,16 @@ Whoever looks has read the ledger and listened to the beats; nothing here asks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from millstream.processor.ledger import LedgerState, Stalled, Verdict
-from millstream.processor.membership import Membership, WorkerId, WorkerInfo, standbys
+from millstream.processor.ledger import LedgerState, Node, Stalled, Verdict
+from millstream.processor.membership import Membership, WorkerId, WorkerInfo, standbys, standbys_of
 from millstream.processor.stalled import place_of
 from millstream.processor.timings import Timings
 
@@ -109,17 +111,34 @@ class StatusView:
 
 
 class Standbys:
-    """The standby of every shard, worked out once for each state of the ledger: with 100 nodes it takes 15 ms."""
+    """The standby of every shard, worked out once for each state of the ledger.
+
+    With 100 nodes that takes a few tenths of a second, for which the loop of an agent must not stand still.
+    """
 
     def __init__(self) -> None:
         self._membership: Membership | None = None
         self._found: Mapping[int, WorkerId] = {}
 
     def of(self, membership: Membership) -> Mapping[int, WorkerId]:
-        """By shard; a shard without a standby is not in it."""
+        """By shard; a shard without a standby is not in it. All at once."""
         if membership is not self._membership:
             self._membership, self._found = membership, standbys(membership)
         return self._found
+
+    async def find(self, membership: Membership) -> None:
+        """Work them out, a node at a time, with a turn for whoever else has something to do after each."""
+        if membership is self._membership:
+            return
+        found: dict[int, WorkerId] = {}
+        for node in sorted({owner.node for owner in membership.holders.values()}):
+            found |= standbys_of(membership, node)
+            await asyncio.sleep(0)
+        self._membership, self._found = membership, found
+
+    def known(self, membership: Membership) -> Mapping[int, WorkerId]:
+        """What was found for this state of the ledger; nothing where that was not done."""
+        return self._found if membership is self._membership else {}
 
 
 def status_view(
@@ -129,15 +148,20 @@ def status_view(
     return StatusView(
         membership.next_offset,
         tuple(_nodes(membership, beat_ages_s, wall_ms)),
-        tuple(_worker(membership, *found) for found in sorted(membership.workers.items())),
-        tuple(_shard(membership, shard, standby.get(shard)) for shard in range(membership.facts.shards or 0)),
+        tuple(_workers(membership)),
+        tuple(_shards(membership, standby)),
         tuple(_verdict(verdict, wall_ms) for verdict in reversed(membership.verdicts)),
         tuple(_stall(stalled) for stalled in membership.stalls),
     )
 
 
 def _nodes(membership: Membership, ages_s: Mapping[str, float], wall_ms: float) -> list[NodeRow]:
-    rows = [_node(membership, node, ages_s.get(node), wall_ms) for node in sorted(membership.nodes)]
+    workers = Counter(worker.node for worker in membership.workers)
+    shards = Counter(owner.node for owner in membership.holders.values())
+    rows = [
+        _node(node, info, ages_s.get(node), wall_ms, workers=workers[node], shards=shards[node])
+        for node, info in sorted(membership.nodes.items())
+    ]
     for node in sorted(ages_s.keys() - membership.nodes.keys()):
         # Its last beats are still to be heard when a node has left.
         if ages_s[node] <= SILENT_AFTER_S:
@@ -148,8 +172,7 @@ def _nodes(membership: Membership, ages_s: Mapping[str, float], wall_ms: float) 
     return rows
 
 
-def _node(membership: Membership, node: str, age_s: float | None, wall_ms: float) -> NodeRow:
-    info = membership.nodes[node]
+def _node(node: str, info: Node, age_s: float | None, wall_ms: float, *, workers: int, shards: int) -> NodeRow:
     state: NodeState = "leaving" if info.leaving else "in"
     if age_s is None or age_s > SILENT_AFTER_S:
         state = "silent"
@@ -161,8 +184,8 @@ def _node(membership: Membership, node: str, age_s: float | None, wall_ms: float
         state,
         _ago_s(info.at_ms, wall_ms),
         None if age_s is None else round(age_s * 1000, 1),
-        sum(worker.node == node for worker in membership.workers),
-        sum(owner.node == node for owner in membership.holders.values()),
+        workers,
+        shards,
     )
 
 
@@ -170,13 +193,26 @@ def _ago_s(at_ms: float, wall_ms: float) -> float | None:
     return round(max(0.0, (wall_ms - at_ms) / 1000), 3) if at_ms else None
 
 
-def _worker(membership: Membership, worker: WorkerId, info: WorkerInfo) -> WorkerRow:
+def _workers(membership: Membership) -> Iterator[WorkerRow]:
+    shards: dict[WorkerId, list[int]] = {worker: [] for worker in membership.workers}
+    for shard, owner in sorted(membership.holders.items()):
+        shards[owner].append(shard)
+    for worker, info in sorted(membership.workers.items()):
+        yield _worker(worker, info, tuple(shards[worker]))
+
+
+def _worker(worker: WorkerId, info: WorkerInfo, shards: tuple[int, ...]) -> WorkerRow:
     state: WorkerState = "leaving" if info.leaving else "ready"
-    shards = tuple(sorted(shard for shard, owner in membership.holders.items() if owner == worker))
     return WorkerRow(worker.node, worker.worker, worker.incarnation, state if info.eligible else "not eligible", shards)
 
 
-def _shard(membership: Membership, shard: int, standby: WorkerId | None) -> ShardRow:
+def _shards(membership: Membership, standby: Mapping[int, WorkerId]) -> Iterator[ShardRow]:
+    widths = _widths(membership.facts)
+    for shard in range(membership.facts.shards or 0):
+        yield _shard(membership, shard, standby.get(shard), _partitions(widths, shard, membership.facts.shards or 1))
+
+
+def _shard(membership: Membership, shard: int, standby: WorkerId | None, partitions: tuple[str, ...]) -> ShardRow:
     owner, planned = membership.holders.get(shard), membership.planned.get(shard)
     state: ShardState = "owned"
     if owner is None:
@@ -185,7 +221,7 @@ def _shard(membership: Membership, shard: int, standby: WorkerId | None) -> Shar
         state = "moving"
     return ShardRow(
         shard,
-        tuple(partitions_of(membership.facts, shard)),
+        partitions,
         state,
         _text(owner),
         _text(planned),
@@ -198,13 +234,18 @@ def _text(worker: WorkerId | None) -> str | None:
     return None if worker is None else str(worker)
 
 
-def partitions_of(facts: LedgerState, shard: int) -> list[str]:
-    """The partitions of a shard that the ledger knows of, as topic-number. Those just added are not in it yet."""
+def _widths(facts: LedgerState) -> dict[str, int]:
+    """Partitions by topic, as far as the ledger knows: those just added are not in it yet."""
     widths = dict(facts.widths)
     for topic, partition in facts.started:
         widths[topic] = max(widths.get(topic, 0), partition + 1)
-    shards = facts.shards or 1
-    return [f"{topic}-{number}" for topic, width in sorted(widths.items()) for number in range(shard, width, shards)]
+    return widths
+
+
+def _partitions(widths: Mapping[str, int], shard: int, shards: int) -> tuple[str, ...]:
+    return tuple(
+        f"{topic}-{number}" for topic, width in sorted(widths.items()) for number in range(shard, width, shards)
+    )
 
 
 def _verdict(verdict: Verdict, wall_ms: float) -> VerdictRow:

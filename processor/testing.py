@@ -18,6 +18,7 @@ from millstream.processor.columns import NO_TIMESTAMP, OutputRecords, Records, S
 from millstream.processor.errors import UserError
 from millstream.processor.headers import decode_headers, encode_headers
 from millstream.processor.interfaces import Counts
+from millstream.processor.ownership import owning
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.record import Record
 
@@ -89,7 +90,8 @@ async def run_test_async(built: BuiltPipeline, inputs: Iterable[TestInput], topi
     """Run all stages. Raises StageError as the pipeline would, and UserError for records that it cannot be given."""
     given = [_as_test_record(one) for one in inputs]
     records = input_records(built, given, topic)
-    effects = await built.program.process(records, {})
+    with owning(0):
+        effects = await built.program.process(records, {})
     outputs, dead_letters = decoded_outputs(built, effects.outputs)
     return TestResult(outputs, dead_letters, effects.counts)
 

@@ -58,12 +58,10 @@ class Timings:
 _WINDOW_MIN: Final = 20
 
 
-def check_timings(
-    timings: Timings, *, drain_timeout_s: float, commit_timeout_s: float, transaction_timeout_s: float
-) -> None:
+def check_timings(timings: Timings, *, commit_timeout_s: float, transaction_timeout_s: float) -> None:
     """Raise SettingsError with every relation between the timings that does not hold, and both its numbers.
 
-    The other bounds are a node's for draining, a shard's for one commit, and the broker's for an open transaction.
+    The other bounds are a shard's for one commit, and the broker's for an open transaction.
     """
     mistakes = [
         f"{field.name} is {getattr(timings, field.name):g}: it must be more than 0"
@@ -72,12 +70,7 @@ def check_timings(
     ]
     if timings.window < _WINDOW_MIN:
         mistakes.append(f"window is {timings.window}: {_WINDOW_MIN} gaps at least say something; raise it")
-    others = {
-        "drain_timeout_s": drain_timeout_s,
-        "commit_timeout_s": commit_timeout_s,
-        "transaction_timeout_s": transaction_timeout_s,
-    }
-    for relation in _relations(timings, **others):
+    for relation in _relations(timings, commit_timeout_s, transaction_timeout_s):
         mistakes += [] if relation.holds else [relation.mistake()]
     if mistakes:
         raise SettingsError("timings that do not go together", mistakes)
@@ -106,9 +99,7 @@ class _Relation:
         )
 
 
-def _relations(
-    t: Timings, *, drain_timeout_s: float, commit_timeout_s: float, transaction_timeout_s: float
-) -> list[_Relation]:
+def _relations(t: Timings, commit_timeout_s: float, transaction_timeout_s: float) -> list[_Relation]:
     beat = t.beat_interval_s
     return [
         _Relation(
@@ -185,14 +176,6 @@ def _relations(
             "ledger_wait_s",
             t.ledger_wait_s,
             "a ledger that is away for a moment would silence every node",
-        ),
-        _Relation(
-            "release_timeout_s",
-            t.release_timeout_s,
-            "drain_timeout_s",
-            drain_timeout_s,
-            "a drain waits for releases",
-            True,
         ),
         _Relation(
             "commit_timeout_s",

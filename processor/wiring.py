@@ -7,33 +7,35 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, read_kafka_settings
 from millstream.processor.counts import Counts
 from millstream.processor.errors import SettingsError
-from millstream.processor.event_log import EventLog
-from millstream.processor.setting_sources import Sources
-from millstream.processor.shard_host import HostEvent, ShardRestarted
+from millstream.processor.names import Names
+from millstream.processor.participation import NodePlace, default_node_name
+from millstream.processor.setting_sources import NAME, Sources
+from millstream.processor.timings import Timings, check_timings
 
 if TYPE_CHECKING:
     from millstream.connectors.kafka.kafka_log import KafkaLog
     from millstream.connectors.kafka.settings import KafkaSettings
+    from millstream.processor.agent import MembershipLogs
     from millstream.processor.build import BuiltPipeline
     from millstream.processor.columns import OutputRecords
     from millstream.processor.host import Host, RunOptions
+    from millstream.processor.membership_log import MembershipLog
     from millstream.processor.pipeline import Pipeline
     from millstream.processor.testing import TestOutput
 
-_log: Final = EventLog(logging.getLogger("millstream.engine"))
-
 Until = Literal["stopped", "caught-up"]
 
-_DRAIN_TIMEOUT_S = 20.0
-_LOOK_INTERVAL_S = 0.02
+# How long a shard tries to commit one transaction, and when the broker gives up one that nobody ends.
+COMMIT_TIMEOUT_S: Final = 10.0
+TRANSACTION_TIMEOUT_S: Final = 30.0
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,16 +49,39 @@ def connection_from(sources: Sources) -> dict[str, Any] | None:
     return None if settings is None else settings.to_json()
 
 
+def membership_logs(kafka_settings: dict[str, Any]) -> MembershipLogs:
+    """What makes an agent's way to the ledger and the beats of a pipeline."""
+    from millstream.connectors.kafka.settings import KafkaSettings
+
+    return partial(membership_log, KafkaSettings.from_json(kafka_settings))
+
+
+def membership_log(kafka: KafkaSettings, pipeline: str) -> MembershipLog:
+    """A node's way to the ledger and the beats of a pipeline, not connected yet."""
+    from millstream.connectors.kafka.membership_log import KafkaMembershipLog
+
+    names = Names.of(pipeline)
+    return KafkaMembershipLog(kafka, ledger=names.ledger, beats=names.beats)
+
+
+def check_waits(timings: Timings) -> None:
+    """Raise SettingsError where the waits of a node do not go together."""
+    check_timings(timings, commit_timeout_s=COMMIT_TIMEOUT_S, transaction_timeout_s=TRANSACTION_TIMEOUT_S)
+
+
 def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until, workers: int) -> Host:
     """The host of a worker process: loads the user's program and builds its pipeline.
 
     Raises PipelineError or SettingsError for what is wrong with either.
     """
     from millstream.connectors.kafka.settings import KafkaSettings
+    from millstream.connectors.kafka.warm_up import warm_way
     from millstream.processor.app import load_pipeline
     from millstream.processor.host import RunOptions
 
     pipeline = load_pipeline(app_path).build()
+    # Before this worker is ready: the first shard that it takes over would have to wait for it.
+    warm_way()
     options = RunOptions(until_caught_up=until == "caught-up", workers=workers)
     return host(pipeline, KafkaSettings.from_json(kafka_settings), options)
 
@@ -72,7 +97,13 @@ def kafka_log(pipeline: BuiltPipeline, kafka: KafkaSettings) -> KafkaLog:
     """The cluster as the log of a pipeline, not connected yet."""
     from millstream.connectors.kafka.kafka_log import KafkaLog, LogSettings
 
-    return KafkaLog(kafka, LogSettings(group=pipeline.name, exactly_once=pipeline.guarantee == "exactly-once"))
+    settings = LogSettings(
+        group=pipeline.name,
+        exactly_once=pipeline.guarantee == "exactly-once",
+        commit_timeout_s=COMMIT_TIMEOUT_S,
+        transaction_timeout_ms=int(TRANSACTION_TIMEOUT_S * 1000),
+    )
+    return KafkaLog(kafka, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,39 +123,47 @@ async def run_embedded(
     events: int | None,
     timeout_s: float | None,
     collect: bool,
+    node_name: str | None,
+    zone: str,
+    labels: Sequence[str],
 ) -> RunResult:
-    """Run a pipeline in the caller's event loop, with all of its shards; see `Pipeline.run`."""
+    """Run a pipeline in the caller's event loop, as a node with one worker; see `Pipeline.run`."""
+    from millstream.processor.embedded_node import EmbeddedNode, RunEnd
     from millstream.processor.host import RunOptions
+    from millstream.processor.membership_thread import MembershipThread
     from millstream.processor.testing import decoded_outputs
-    from millstream.processor.together import first_error
 
     built = pipeline.build()
-    _check_run(until, events, timeout_s)
-    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    place = _checked_place(until, events, timeout_s, node_name, zone, labels)
+    kafka = _kafka_settings(brokers)
+    loop = asyncio.get_running_loop()
+    end = RunEnd(until == "caught-up", events, None if timeout_s is None else loop.time() + timeout_s)
     collected: list[OutputRecords] = []
-    options = RunOptions(until_caught_up=until == "caught-up", on_outputs=collected.extend if collect else None)
-    engine = host(built, _kafka_settings(brokers), options)
-    shards = await _prepared_shards(engine, deadline)
+    options = RunOptions(
+        until_caught_up=end.caught_up, on_outputs=collected.extend if collect else None, stays=end.caught_up
+    )
+    engine = host(built, kafka, options)
+    shards = await _prepared_shards(engine, end.deadline)
     if shards is not None:
-        engine.assign(frozenset(range(shards)))
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                ending = tasks.create_task(_end(engine, events, deadline))
-                await engine.serve(_log_restart)
-                ending.cancel()
-        except BaseExceptionGroup as group:
-            raise first_error(group) from group
+        membership = MembershipThread(place, membership_log_in_thread(kafka, built.name, loop))
+        await EmbeddedNode(engine, shards, membership, end).run()
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
     return RunResult(engine.counts(), outputs, dead_letters)
 
 
-def _log_restart(event: HostEvent) -> None:
-    """What a worker process would log; starts and releases are the caller's own doing here."""
-    if isinstance(event, ShardRestarted):
-        _log.warning("shard.restarted", shard=event.shard, reason=event.reason)
+def membership_log_in_thread(
+    kafka: KafkaSettings, pipeline: str, loop: asyncio.AbstractEventLoop
+) -> Callable[[], MembershipLog]:
+    """What makes a node's way to the ledger in another thread than that of `loop`, which is the user's."""
+    from millstream.connectors.kafka.loop_tokens import with_tokens_from
+
+    return partial(membership_log, with_tokens_from(loop, kafka), pipeline)
 
 
-def _check_run(until: str, events: int | None, timeout_s: float | None) -> None:
+def _checked_place(
+    until: str, events: int | None, timeout_s: float | None, node_name: str | None, zone: str, labels: Sequence[str]
+) -> NodePlace:
+    """What the node says of itself, where everything that a run was given makes sense."""
     mistakes = []
     if until not in get_args(Until):
         mistakes.append(f"until={until!r} is unknown; use one of {', '.join(map(repr, get_args(Until)))}")
@@ -132,8 +171,19 @@ def _check_run(until: str, events: int | None, timeout_s: float | None) -> None:
         mistakes.append(f"events={events!r} must be at least 1")
     if timeout_s is not None and not timeout_s > 0:
         mistakes.append(f"timeout_s={timeout_s!r} must be more than 0 seconds")
+    if isinstance(labels, str):
+        mistakes.append(f"labels={labels!r} is one text; give a list of names")
+        labels = ()
+    named = [("node_name", node_name), ("zone", zone or None), *(("labels", label) for label in labels)]
+    for argument, name in named:
+        try:
+            if name is not None:
+                NAME.parse(name)
+        except (TypeError, ValueError):
+            mistakes.append(f"{argument}={name!r} cannot be a name; use up to 100 letters, digits, '.', '_' and '-'")
     if mistakes:
         raise SettingsError("the run cannot start", mistakes)
+    return NodePlace(name=node_name or default_node_name(), zone=zone, labels=tuple(labels))
 
 
 async def _prepared_shards(engine: Host, deadline: float | None) -> int | None:
@@ -145,18 +195,6 @@ async def _prepared_shards(engine: Host, deadline: float | None) -> int | None:
         if not bound.expired():
             raise
         return None
-
-
-async def _end(engine: Host, events: int | None, deadline: float | None) -> None:
-    """Stop the engine when enough was processed, or when the time is over."""
-    loop = asyncio.get_running_loop()
-    while True:
-        if events is not None and engine.counts().records_in >= events:
-            break
-        if deadline is not None and loop.time() >= deadline:
-            break
-        await asyncio.sleep(_LOOK_INTERVAL_S)
-    await engine.stop(_DRAIN_TIMEOUT_S)
 
 
 def _kafka_settings(brokers: str | Sequence[str] | KafkaSettings) -> KafkaSettings:

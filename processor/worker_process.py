@@ -153,9 +153,9 @@ class Worker:
     async def _obey(self) -> None:
         while (message := await self._channel.receive()) is not None:
             match message:
-                case Assign(shards, stalls):
+                case Assign(shards, stalls, tokens):
                     self._wanted = frozenset(shards)
-                    self._host.assign(self._wanted, stalls)
+                    self._host.assign(self._wanted, stalls, tokens)
                 case Stop(timeout_s):
                     self.ask_stop(timeout_s)
         # The agent is dead, and another node may own our shards by now. Kafka's fence keeps us harmless; being gone

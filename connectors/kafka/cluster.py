@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from millstream.connectors.kafka.connection import Connection
 from millstream.connectors.kafka.error_codes import Code, error_for
+from millstream.connectors.kafka.event_log import LOG
 from millstream.connectors.kafka.requests import (
     ApiVersionsRequest,
     Broker,
@@ -22,10 +23,10 @@ from millstream.connectors.kafka.requests import (
     Request,
     TopicView,
 )
-from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.processor.errors import RefusedError, UnavailableError
 from millstream.processor.partitions import TopicPartition
+from millstream.processor.seldom import SeldomWarning
 
 R = TypeVar("R")
 
@@ -53,7 +54,7 @@ class Cluster:
         self._unanswered: dict[int, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshes = 0
-        self._none_known_answers = SeldomWarning("brokers.silent")
+        self._none_known_answers = SeldomWarning(LOG, "brokers.silent")
 
     def close(self) -> None:
         """Close every connection."""
@@ -79,7 +80,7 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.connect_timeout_ms / 1000
-        waiting = SeldomWarning("broker.awaited", brokers=",".join(self._settings.brokers))
+        waiting = SeldomWarning(LOG, "broker.awaited", brokers=",".join(self._settings.brokers))
         attempt = 0
         while True:
             try:
@@ -186,6 +187,11 @@ class Cluster:
                 raise UnavailableError(f"broker {node_id} is not among the cluster's brokers")
             self._connections[place] = connection = await self._open(broker)
             return connection
+
+    def open_connection(self, node_id: int, role: Hashable) -> Connection | None:
+        """The connection to a broker for a role, if there is one that can be used."""
+        connection = self._connections.get((node_id, role))
+        return connection if connection is not None and connection.usable else None
 
     async def _open(self, broker: Broker) -> Connection:
         return await Connection.open(broker.host, broker.port, self._settings)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
 from millstream.connectors.kafka.error_codes import RETRIABLE, Code, error_for
+from millstream.connectors.kafka.event_log import LOG
 from millstream.connectors.kafka.read_requests import FetchedPartition, FetchPartition, FetchRequest
 from millstream.connectors.kafka.record_batch import decode_batches
-from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.processor.errors import CorruptBatchError, MillstreamError, PositionLostError, UnavailableError
 from millstream.processor.log import Fetched
 from millstream.processor.partitions import TopicPartition
+from millstream.processor.seldom import SeldomWarning
 
 FETCH_ROLE = "fetch"
 _LEADERLESS_PAUSE_S = 0.1
@@ -139,8 +140,8 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._wake_up: dict[int, asyncio.Event] = {}
         self.last_failure: str | None = None
-        self._no_metadata = SeldomWarning("metadata.stale")
-        self._fetch_failed = SeldomWarning("fetch.failed")
+        self._no_metadata = SeldomWarning(LOG, "metadata.stale")
+        self._fetch_failed = SeldomWarning(LOG, "fetch.failed")
 
     def open(self, partition: TopicPartition, offset: int, notify: Callable[[], None]) -> Feed:
         """Read `partition` from `offset` on. `notify` is called whenever something arrives.

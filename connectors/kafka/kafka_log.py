@@ -10,6 +10,7 @@ from typing import cast
 from millstream.connectors.kafka.admin import Admin
 from millstream.connectors.kafka.admin_requests import REPLICATION_DEFAULT, NewTopic
 from millstream.connectors.kafka.cluster import Cluster
+from millstream.connectors.kafka.event_log import LOG
 from millstream.connectors.kafka.fetcher import Feed, Fetcher, FetchLimits
 from millstream.connectors.kafka.ledger_topic import LedgerTopic
 from millstream.connectors.kafka.offset_note import is_stale, note_for
@@ -17,7 +18,6 @@ from millstream.connectors.kafka.offsets import Offsets
 from millstream.connectors.kafka.outbox import KafkaOutbox, OutputSettings, SealedOutputs
 from millstream.connectors.kafka.read_requests import EARLIEST, LATEST
 from millstream.connectors.kafka.record_batch import Compression
-from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.transaction import Permit, PlainCommitter, TransactionalCommitter
 from millstream.connectors.kafka.transaction_requests import OffsetToCommit
@@ -25,6 +25,7 @@ from millstream.processor.errors import UnavailableError
 from millstream.processor.log import Bounds, Committed, Positions, Sealed, Start, TopicPlan
 from millstream.processor.log import Permit as AnyPermit
 from millstream.processor.partitions import TopicPartition
+from millstream.processor.seldom import SeldomWarning
 
 _METADATA_REFRESH_S = 5.0
 
@@ -63,7 +64,7 @@ class KafkaLog:
             tasks.create_task(self._refresh_now_and_then())
 
     async def _refresh_now_and_then(self) -> None:
-        no_metadata = SeldomWarning("metadata.stale")
+        no_metadata = SeldomWarning(LOG, "metadata.stale")
         while True:
             await asyncio.sleep(_METADATA_REFRESH_S)
             try:

@@ -7,19 +7,22 @@ that waits for news would hold up a verdict. Waits are short, since what is late
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from millstream.connectors.kafka.cluster import Cluster
+from millstream.connectors.kafka.event_log import LOG
 from millstream.connectors.kafka.one_partition import OnePartition, Piece
-from millstream.connectors.kafka.seldom import SeldomWarning
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.small_batch import encode_all
 from millstream.connectors.kafka.transaction_requests import LEADER_ALONE
 from millstream.processor.errors import CorruptBatchError, PositionLostError
 from millstream.processor.membership_log import BeatsPage, LedgerPage
+from millstream.processor.seldom import SeldomWarning
 
 _LEDGER_BYTES: Final = 1024 * 1024
 # About two thousand beats, which take 15 ms to decode: longer, and the agent's loop would be late.
@@ -63,9 +66,12 @@ class KafkaMembershipLog:
         self._reading = OnePartition(self._cluster, beats, role="beats read", timeout_s=timeouts.beat_s)
         self._ledger_id: uuid.UUID | None = None
         self._beats_offset: int | None = None
-        self._beats_read_at = float("-inf")
+        # Nodes of one machine share its clock, and shall not all be answered at once.
+        self._grid_s = random.random() * timeouts.beats_spacing_s
         self._is_crowded = False
-        self._beats_missed = SeldomWarning("beats.missed", topic=beats)
+        # Whoever begins to listen waits for a beat of its own: the first ones come as soon as they are there.
+        self._has_beats = False
+        self._beats_missed = SeldomWarning(LOG, "beats.missed", topic=beats)
 
     async def connect(self) -> None:
         """Reach the cluster, within its `connect_timeout_ms`; see that it can do Transactions V2."""
@@ -106,21 +112,24 @@ class KafkaMembershipLog:
             return BeatsPage([], is_behind=True)
         self._beats_offset = piece.next_offset
         self._is_crowded = len(piece.entries) >= _CROWD
+        self._has_beats |= bool(piece.entries)
         return BeatsPage([value for _, value in piece.entries], is_behind=piece.next_offset < piece.end_offset)
 
     async def _next_beats(self, offset: int) -> Piece:
-        """One fetch, `beats_spacing_s` after the last.
+        """One fetch, to be answered at the next point of a grid of `beats_spacing_s`.
 
-        Few nodes leave the waiting to the broker, which holds the fetch back however much has come: that is one wake-up
-        of this process for each page, and waking up is most of what beats cost. A broker looks at every fetch that it
-        holds back whenever a beat comes; so where many nodes beat, each waits by itself, and asks when there is plenty.
+        The grid keeps pages at one distance from the node's own beats, which are sent when one arrives. Few nodes leave
+        the waiting to the broker, which holds the fetch back however much has come: that is one wake-up of this process
+        for each page, and waking up is most of what beats cost. A broker looks at every fetch that it holds back
+        whenever a beat comes; so where many nodes beat, each waits by itself, and asks when there is plenty.
         """
-        loop = asyncio.get_running_loop()
         spacing_s = self._timeouts.beats_spacing_s
+        now = asyncio.get_running_loop().time()
+        points = math.ceil((now - self._grid_s) / spacing_s + 0.5)
+        wait_s = self._grid_s + points * spacing_s - now
         if not self._is_crowded:
-            return await self._reading.fetch(offset, wait_s=spacing_s, bytes_max=_BEATS_BYTES, bytes_min=_BEATS_BYTES)
-        await asyncio.sleep(self._beats_read_at + spacing_s - loop.time())
-        self._beats_read_at = loop.time()
+            return await self._reading.fetch(offset, wait_s=wait_s, bytes_max=_BEATS_BYTES, bytes_min=_BEATS_BYTES)
+        await asyncio.sleep(wait_s)
         return await self._reading.fetch(offset, wait_s=spacing_s, bytes_max=_BEATS_BYTES)
 
     def close(self) -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from millstream.connectors.kafka.admin_requests import DeleteRecordsRequest
 from millstream.connectors.kafka.cluster import Cluster, retry_pause_s
 from millstream.connectors.kafka.error_codes import REFUSED, Code, error_for
 from millstream.connectors.kafka.offsets import Offsets
-from millstream.connectors.kafka.read_requests import EARLIEST, LATEST, FetchPartition, FetchRequest
+from millstream.connectors.kafka.read_requests import EARLIEST, LATEST, FetchAnswer, FetchPartition, FetchRequest
+from millstream.connectors.kafka.requests import Request
 from millstream.connectors.kafka.sender import Deadline, Sender
 from millstream.connectors.kafka.small_batch import decode, encode
-from millstream.connectors.kafka.transaction_requests import ProduceRequest
+from millstream.connectors.kafka.transaction_requests import ProduceAnswer, ProduceRequest
 from millstream.processor.errors import OutcomeUnknownError, PositionLostError, UnavailableError
 from millstream.processor.membership_log import Entry
 from millstream.processor.partitions import TopicPartition
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 _PAUSE_S_MAX: Final = 0.1
 
@@ -43,6 +47,7 @@ class OnePartition:
     def __init__(self, cluster: Cluster, topic: str, *, role: Hashable, timeout_s: float) -> None:
         self._cluster = cluster
         self._partition = TopicPartition(topic, 0)
+        self._role = role
         self._sender = Sender(cluster, role)
         self._offsets = Offsets(cluster, timeout_s=timeout_s)
         self._timeout_s = timeout_s
@@ -50,9 +55,10 @@ class OnePartition:
 
     async def topic_id(self) -> uuid.UUID:
         """The topic's identity, which a topic that is made anew does not share."""
-        async with self._attempt("looking for"):
-            await self._leader()
-            return self._topic_id()
+        if self._failures or self._cluster.leader(self._partition) is None:
+            async with self._attempt("looking for"):
+                await self._leader()
+        return self._topic_id()
 
     async def start(self) -> int:
         """The first offset that is there."""
@@ -69,11 +75,12 @@ class OnePartition:
 
         Raises PositionLostError where the offset is not there, and CorruptBatchError.
         """
-        async with self._attempt("reading"):
-            leader = await self._leader()
+
+        def request() -> FetchRequest:
             wanted = FetchPartition(self._topic_id(), 0, offset, bytes_max)
-            request = FetchRequest([wanted], int(wait_s * 1000), bytes_min, bytes_max)
-            answer = await self._sender.call(leader, request, Deadline(self._timeout_s))
+            return FetchRequest([wanted], int(wait_s * 1000), bytes_min, bytes_max)
+
+        def read(answer: FetchAnswer) -> Piece:
             part = answer.partitions[0] if answer.partitions else None
             code = answer.error or (Code.UNKNOWN_SERVER_ERROR if part is None else part.error)
             if code == Code.OFFSET_OUT_OF_RANGE:
@@ -82,6 +89,8 @@ class OnePartition:
                 raise self._error(code, "reading")
             decoded = decode(part.data, fetch_offset=offset, aborted=part.aborted)
             return Piece(decoded.entries, decoded.next_offset, part.log_start_offset, part.high_watermark)
+
+        return await self._asked("reading", request, read)
 
     async def append(self, batches: Sequence[bytes]) -> None:
         """Append record batches, one after the other; all in-sync replicas have them when this returns.
@@ -97,12 +106,16 @@ class OnePartition:
 
     async def send(self, value: bytes, *, acks: int) -> None:
         """Send one record, once."""
-        async with self._attempt("writing to"):
-            request = ProduceRequest(None, {self._partition: encode([value])}, int(self._timeout_s * 1000), acks)
-            answers = await self._sender.call(await self._leader(), request, Deadline(self._timeout_s))
+
+        def request() -> ProduceRequest:
+            return ProduceRequest(None, {self._partition: encode([value])}, int(self._timeout_s * 1000), acks)
+
+        def read(answers: list[ProduceAnswer]) -> None:
             code = answers[0].error if answers else Code.UNKNOWN_SERVER_ERROR
             if code != Code.NONE:
                 raise self._error(code, "writing to")
+
+        await self._asked("writing to", request, read)
 
     async def delete_before(self, offset: int) -> None:
         """Delete the records before `offset`. Raises RefusedError where that is not allowed."""
@@ -113,6 +126,25 @@ class OnePartition:
             # Out of range: somebody has made the topic anew, and what was to be deleted is gone.
             if code not in (Code.NONE, Code.OFFSET_OUT_OF_RANGE):
                 raise self._error(code, "deleting records of")
+
+    async def _asked(self, doing: str, request: Callable[[], Request[R]], read: Callable[[R], T]) -> T:
+        """What `read` makes of the answer to `request`, both of which may raise.
+
+        Beats come and go sixty times a second. Where the leader is known and connected and nothing has gone wrong, the
+        request's own bound is enough, and the rest of an attempt would double what it costs.
+        """
+        leader = None if self._failures else self._cluster.leader(self._partition)
+        connection = None if leader is None else self._cluster.open_connection(leader, self._role)
+        if connection is None:
+            async with self._attempt(doing):
+                return read(await self._sender.call(await self._leader(), request(), Deadline(self._timeout_s)))
+        try:
+            return read(
+                await connection.call(request(), timeout_s=min(self._timeout_s, self._cluster.request_timeout_s))
+            )
+        except UnavailableError:
+            self._failures += 1
+            raise
 
     async def _leader(self) -> int:
         return (await self._cluster.leaders([self._partition]))[self._partition]

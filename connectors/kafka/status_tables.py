@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +15,9 @@ from millstream.processor.ledger_story import Event
 from millstream.processor.status_view import NodeRow, ShardRow, StallRow, VerdictRow, WorkerRow
 
 EVENTS_SHOWN: Final = 10
+LIVE_ROWS_MAX: Final = 16
+Row = TypeVar("Row", NodeRow, ShardRow)
+
 _STYLES: Final = {
     "silent": "bold red",
     "found dead": "bold red",
@@ -36,16 +39,27 @@ def _parts(pipeline: str, sight: Sight, *, is_live: bool) -> Iterator[Renderable
     yield Text(headline(pipeline, sight), style="bold")
     if sight.trouble is not None:
         yield Text(f"the log does not answer, and this is how it was: {sight.trouble}", style="bold red")
-    yield _nodes(view.nodes)
-    if not is_live:
+    if is_live:
+        yield from _shortened("nodes", view.nodes, _nodes)
+        yield from _shortened("shards", view.shards, lambda rows: _shards(rows, sight.flows))
+    else:
+        yield _nodes(view.nodes)
         yield _workers(view.workers)
-    yield _shards(view.shards, sight.flows)
+        yield _shards(view.shards, sight.flows)
     if view.stalls:
         yield _stalls(view.stalls)
     if view.verdicts:
         yield _verdicts(view.verdicts[: 3 if is_live else None])
     if is_live:
         yield _events(list(sight.story.events)[-EVENTS_SHOWN:])
+
+
+def _shortened(what: str, rows: Sequence[Row], table: Callable[[Sequence[Row]], Table]) -> Iterator[RenderableType]:
+    """A live view has to fit on a screen, and to be drawn a few times a second: what is unusual comes first."""
+    shown = sorted(rows, key=lambda row: row.state not in _STYLES)[:LIVE_ROWS_MAX]
+    yield table(shown)
+    if len(rows) > len(shown):
+        yield Text(f"and {len(rows) - len(shown)} more {what}; without --watch all are shown")
 
 
 def headline(pipeline: str, sight: Sight) -> str:

@@ -22,8 +22,8 @@ from millstream.connectors.kafka.sender import Deadline, Sender
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.transaction_requests import ProducerIdentity
 from millstream.processor.errors import OutcomeUnknownError, RefusedError, SettingsError, UnavailableError
+from millstream.processor.names import Names
 from millstream.processor.partitions import TopicPartition
-from millstream.processor.preparation import Names
 from millstream.processor.reset import known_pipeline
 
 LISTEN_S: Final = 2.0

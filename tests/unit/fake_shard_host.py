@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from millstream.processor.counts import Counts
@@ -54,7 +54,7 @@ class FakeHost:
             await asyncio.sleep(3600)
         return Prepared("fake", self._shards)
 
-    async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:
+    async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:  # noqa: ARG002 - no stages
         self._report = report
         while not self._is_done():
             await asyncio.sleep(0.01)
@@ -62,7 +62,12 @@ class FakeHost:
             self._counts.records_in += len(self._owned)
             self._counts.records_out += len(self._owned)
 
-    def assign(self, shards: frozenset[int], stalls: Sequence[Stalled] = ()) -> None:
+    def assign(
+        self,
+        shards: frozenset[int],
+        stalls: Sequence[Stalled] = (),  # noqa: ARG002 - no stages
+        tokens: Mapping[int, int] | None = None,  # noqa: ARG002
+    ) -> None:
         self._wanted = shards
         for shard in sorted(shards - self._owned):
             self._owned.add(shard)

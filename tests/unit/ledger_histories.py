@@ -121,7 +121,7 @@ def _record(history: History, step: Step) -> LedgerRecord | None:
         case "up":
             return WorkerUpRecord(node, b % 2, max(0, known.get(b % 2, -1) + 1 - (c == 0)), c != 1)
         case "down":
-            return WorkerDownRecord(worker.node, worker.worker, worker.incarnation + (c == 0), "exit 1", _stalled(b, c))
+            return WorkerDownRecord(worker.node, worker.worker, worker.incarnation + (c == 0), "exit 1", _stalls(b, c))
         case "leaving":
             return LeavingRecord(node)
         case "leaving-worker":
@@ -143,5 +143,5 @@ def _record(history: History, step: Step) -> LedgerRecord | None:
             return history.records[-1 - (a * 12 + b) % len(history.records)] if history.records else None
 
 
-def _stalled(shard: int, number: int) -> Stalled | None:
-    return Stalled(shard, "parse", "topic-0", shard, number, number + 3) if number > 5 else None
+def _stalls(shard: int, number: int) -> list[Stalled]:
+    return [Stalled(shard, "parse", "topic-0", shard, number, number + 3)] if number > 5 else []

@@ -20,13 +20,18 @@ from typing import Any
 
 import psutil
 import pytest
+from memory_membership import MemoryMembership
 
 from millstream.processor.actions import Outcome
 from millstream.processor.agent import Agent, HostFactory
-from millstream.processor.errors import SettingsError
+from millstream.processor.errors import RefusedError, SettingsError
 from millstream.processor.http import bind
+from millstream.processor.ledger import CreatedRecord, encode
+from millstream.processor.membership_log import MembershipLog
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.participation import NodePlace
 from millstream.processor.restarts import RestartPolicy
-from millstream.processor.supervision import NodeSettings
+from millstream.processor.timings import Timings
 
 # Everything here takes milliseconds on an idle machine; the bound only says that it happens at all.
 PATIENCE_S = 30.0
@@ -97,26 +102,50 @@ def owners_by_journal(journal: list[list[str]], alive: list[int]) -> dict[int, i
     return owners
 
 
+class Ledger:
+    """The ledger and the beats of a pipeline with so many shards, which workers would have prepared."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self.shared = MemoryMembership()
+        self.shared.store([encode(CreatedRecord(shards))])
+
+    def logs(self, pipeline: str) -> MembershipLog:
+        assert pipeline in ("fake", "p"), "what the worker's host has said"
+        return self.shared.log()
+
+
+def agent_for(
+    directory: Path,
+    settings: NodeSettings,
+    *,
+    factory: str = "fake_shard_host:make",
+    ledger: Ledger | None = None,
+    listener: socket.socket | None = None,
+    timings: Timings | None = None,
+    **arguments: Any,
+) -> Agent:
+    place = NodePlace(name="n", timings=timings or Timings())
+    ledger = ledger or Ledger(arguments.get("shards", 1))
+    host = HostFactory(factory, {"directory": str(directory), **arguments})
+    return Agent(settings, host, place, ledger.logs, listener=listener)
+
+
 @asynccontextmanager
 async def node(
     directory: Path,
     *,
     workers: int = 2,
-    factory: str = "fake_shard_host:make",
-    listener: socket.socket | None = None,
     drain_timeout_s: float = PATIENCE_S,
-    release_timeout_s: float = PATIENCE_S,
     restarts: RestartPolicy | None = None,
-    **arguments: object,
+    **arguments: Any,
 ) -> AsyncIterator[Node]:
     settings = NodeSettings(
         workers=workers,
         drain_timeout_s=drain_timeout_s,
-        release_timeout_s=release_timeout_s,
         gather_s=PATIENCE_S,
         restarts=restarts or RestartPolicy(),
     )
-    agent = Agent(settings, HostFactory(factory, {"directory": str(directory), **arguments}), listener=listener)
+    agent = agent_for(directory, settings, **arguments)
     under_test = Node(agent, directory)
 
     async def run() -> None:
@@ -188,7 +217,7 @@ async def test_user_code_that_exits_the_process_is_treated_as_a_crash(tmp_path: 
 
 
 async def test_a_worker_that_does_not_release_a_shard_is_killed_and_the_shard_moves(tmp_path: Path) -> None:
-    async with node(tmp_path, shards=2, release_timeout_s=0.3) as under_test:
+    async with node(tmp_path, shards=2, timings=Timings(release_timeout_s=0.3)) as under_test:
         await under_test.served(2)
         under_test.fault("hang-release")
         under_test.fault("crash-1")
@@ -232,6 +261,40 @@ async def test_ctrl_c_reaches_workers_without_harm(tmp_path: Path) -> None:
         assert under_test.worker(0)["incarnation"] == 1
 
 
+# -- with others ------------------------------------------------------------------------------------------------------
+
+
+async def both_serve(nodes: list[Node], shards: int) -> None:
+    def is_shared() -> bool:
+        loads = [sum(len(shards) for shards in one.shards()) for one in nodes]
+        return sum(loads) == shards and max(loads) - min(loads) <= 1
+
+    await eventually(is_shared, f"{shards} shards are shared, now {[one.shards() for one in nodes]}")
+
+
+async def test_two_nodes_share_the_shards_and_one_that_ends_leaves_them_to_the_other(tmp_path: Path) -> None:
+    ledger = Ledger(4)
+    async with node(tmp_path, workers=2, shards=4, ledger=ledger) as first:
+        await first.served(4)
+        async with node(tmp_path, workers=2, shards=4, ledger=ledger) as second:
+            await both_serve([first, second], 4)
+        assert second.outcome == Outcome(0)
+        await first.served(4)
+    assert first.outcome == Outcome(0)
+    assert owners_by_journal(first.journal(), alive=[]) == {}, "every shard was released"
+
+
+async def test_a_node_that_may_not_read_the_ledger_drains_and_says_why(tmp_path: Path) -> None:
+    class RefusingLedger(Ledger):
+        def logs(self, pipeline: str) -> MembershipLog:
+            log = self.shared.log()
+            log.trouble.fail("follow", RefusedError(f"{pipeline}.ledger: user 'bob' may not read it"))
+            return log
+
+    async with node(tmp_path, shards=2, ledger=RefusingLedger(2)) as under_test:
+        assert await ended(under_test) == Outcome(1, "fake.ledger: user 'bob' may not read it")
+
+
 # -- giving up --------------------------------------------------------------------------------------------------------
 
 
@@ -258,11 +321,11 @@ async def test_user_code_that_cannot_be_loaded_ends_the_node_with_its_error(tmp_
 async def test_a_final_error_drains_the_others_and_is_reported_once(tmp_path: Path) -> None:
     async with node(tmp_path, workers=3, shards=3) as under_test:
         await under_test.served(3)
-        pids = under_test.pids()
+        others = [worker["pid"] for worker in under_test.agent.status()["workers"] if worker["shards"] != [1]]
         under_test.fault("stage-1")
         assert await ended(under_test) == Outcome(1, "stage 'score' failed at payments/0/17")
     stopped = [int(pid) for pid, event, *_ in under_test.journal() if event == "stop"]
-    assert sorted(stopped) == sorted(pids[::2])
+    assert sorted(stopped) == sorted(others)
 
 
 async def test_workers_that_die_again_and_again_end_the_node_and_the_message_says_how(tmp_path: Path) -> None:
@@ -336,8 +399,7 @@ async def test_a_stop_while_workers_wait_for_the_broker_ends_at_once(tmp_path: P
 
 
 async def test_cancelling_an_agent_leaves_no_process_behind(tmp_path: Path) -> None:
-    factory = HostFactory("fake_shard_host:make", {"directory": str(tmp_path), "shards": 2})
-    agent = Agent(NodeSettings(workers=2), factory)
+    agent = agent_for(tmp_path, NodeSettings(workers=2), shards=2)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
         under_test = Node(agent, tmp_path)
@@ -351,13 +413,19 @@ async def test_cancelling_an_agent_leaves_no_process_behind(tmp_path: Path) -> N
 
 PROGRAM = """
 import sys
+from memory_membership import MemoryMembership
 from millstream.processor.agent import HostFactory
 from millstream.processor.event_log import configure_logging
+from millstream.processor.ledger import CreatedRecord, encode
 from millstream.processor.node import report, run_node
-from millstream.processor.supervision import NodeSettings
+from millstream.processor.node_settings import NodeSettings
+from millstream.processor.participation import NodePlace
 configure_logging("info")
 factory = HostFactory("fake_shard_host:make", {"directory": sys.argv[1], "shards": 4})
-sys.exit(report(run_node(NodeSettings(workers=2), factory)))
+shared = MemoryMembership()
+shared.store([encode(CreatedRecord(4))])
+settings, place = NodeSettings(workers=2), NodePlace(name="n")
+sys.exit(report(run_node(settings, factory, place, lambda pipeline: shared.log())))
 """
 
 
@@ -446,8 +514,9 @@ async def test_arguments_of_hosts_are_in_no_process_list(program: subprocess.Pop
 def test_the_agent_loads_no_user_code_and_none_of_the_heavy_libraries() -> None:
     check = """
 import sys
+import millstream.connectors.kafka.membership_log
 import millstream.processor.run_command
-heavy = {"numpy", "numba", "aiokafka", "confluent_kafka", "cramjam", "orjson"} & sys.modules.keys()
+heavy = {"numpy", "numba", "confluent_kafka", "orjson"} & sys.modules.keys()
 sys.exit(f"the agent loads {sorted(heavy)}" if heavy else 0)
 """
     subprocess.run([sys.executable, "-c", check], check=True, timeout=PATIENCE_S)

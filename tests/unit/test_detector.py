@@ -323,3 +323,18 @@ def test_the_next_deadline_misses_nothing(seed: int) -> None:
     assert found.keys() == eager.found.keys()
     for node, at in found.items():
         assert at == pytest.approx(eager.found[node][0], abs=0.011)
+
+
+@given(heard=st.floats(1000, 1001), threshold_s=st.floats(0.25, 0.4))
+def test_whoever_is_told_to_look_again_is_told_a_later_time(heard: float, threshold_s: float) -> None:
+    """Also where rounding makes the sum of a time and a wait come out a little early."""
+    detector = Detector(Timings(silence_min_s=threshold_s, window=20))
+    detector.watch(heard, "a")
+    detector.own_beat_sent(heard, 0)
+    detector.own_beat_seen(heard, 0)
+    for now in (heard, heard + threshold_s, heard + 0.9):
+        detector.own_beat_sent(now, 1)
+        detector.own_beat_seen(now, 1)
+        while (due := detector.next_deadline()) is not None and due <= now:
+            assert detector.judge(now) or (detector.next_deadline() or now) > now
+            break

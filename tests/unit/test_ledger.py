@@ -41,7 +41,7 @@ records = st.one_of(
     facts,
     st.builds(JoinRecord, nodes, topics, st.text(max_size=5), st.lists(topics, max_size=3), numbers),
     st.builds(WorkerUpRecord, nodes, numbers, numbers, st.booleans()),
-    st.builds(WorkerDownRecord, nodes, numbers, numbers, topics, st.none() | stalls),
+    st.builds(WorkerDownRecord, nodes, numbers, numbers, topics, st.lists(stalls, max_size=3)),
     st.builds(LeavingRecord, nodes, st.none() | numbers, st.none() | numbers),
     st.builds(LeaveRecord, nodes),
     st.builds(DeadRecord, nodes, nodes, st.floats(0, 1e6), st.floats(0, 1e6), numbers, numbers),

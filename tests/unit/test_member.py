@@ -153,11 +153,11 @@ def test_a_dead_worker_is_told_at_once_with_the_batch_that_it_hung_at() -> None:
     node = joined(workers=2)
     shard = min(node.owned()[0])
     stalled = Stalled(shard, "slow", "t", shard, 5, 9)
-    node.take(node.member.worker_gone(node.now, 0, 1, "it hung", stalled))
-    assert node.taken() == [WorkerDownRecord(ME, 0, 1, "it hung", stalled)]
+    node.take(node.member.worker_gone(node.now, 0, 1, "it hung", [stalled]))
+    assert node.taken() == [WorkerDownRecord(ME, 0, 1, "it hung", [stalled])]
     assert node.owned()[1] == {0, 1, 2, 3}
     last = [action for action in node.others if isinstance(action, Own)][-1]
-    assert last.stalls == {shard: stalled}
+    assert last.stalls == [stalled]
     node.take(node.member.worker_gone(node.now, 0, 1, "twice"))
     assert node.taken() == []
 

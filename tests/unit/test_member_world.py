@@ -81,7 +81,7 @@ LOW = Timings(window=40, own_beats=2, beat_wait_s=0.1, silence_min_s=0.16, devia
 
 @pytest.mark.parametrize(("timings", "at_most"), [(QUICK, 0.29), (LOW, 0.2)])
 def test_detection_times_with_calm_beats(timings: Timings, at_most: float) -> None:
-    check_timings(timings, drain_timeout_s=20, commit_timeout_s=10, transaction_timeout_s=30)
+    check_timings(timings, commit_timeout_s=10, transaction_timeout_s=30)
     world = World(4, timings=timings)
     nodes = [world.start(f"n{number}") for number in range(3)]
     times = []

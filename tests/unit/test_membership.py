@@ -12,6 +12,7 @@ from ledger_histories import NODES, STRANGER, History, histories, join, moving, 
 from millstream.processor.ledger import (
     CreatedRecord,
     DeadRecord,
+    JoinRecord,
     LeaveRecord,
     LeavingRecord,
     LedgerRecord,
@@ -32,8 +33,8 @@ def up(worker: WorkerId) -> list[LedgerRecord]:
     return [join(worker.node), WorkerUpRecord(worker.node, worker.worker, worker.incarnation)]
 
 
-def down(worker: WorkerId, stalled: Stalled | None = None) -> WorkerDownRecord:
-    return WorkerDownRecord(worker.node, worker.worker, worker.incarnation, "exit 1", stalled)
+def down(worker: WorkerId, *stalls: Stalled) -> WorkerDownRecord:
+    return WorkerDownRecord(worker.node, worker.worker, worker.incarnation, "exit 1", list(stalls))
 
 
 def dead(worker: WorkerId, by: WorkerId) -> DeadRecord:
@@ -117,7 +118,7 @@ def test_those_who_never_joined_and_those_who_are_gone_have_no_say(history: Hist
     live = next(iter(sorted(now.nodes)), "a-0")
     for node in ["stranger-0", *now.gone]:
         assert unchanged(now, WorkerUpRecord(node, 0, 7))
-        assert unchanged(now, WorkerDownRecord(node, 0, 7, "exit 1", Stalled(shard, "parse", "t", 0, 0, 1)))
+        assert unchanged(now, WorkerDownRecord(node, 0, 7, "exit 1", [Stalled(shard, "parse", "t", 0, 0, 1)]))
         assert unchanged(now, LeavingRecord(node))
         assert unchanged(now, LeaveRecord(node))
         assert unchanged(now, DeadRecord(live, node, 300.0, 250.0, 10))
@@ -323,19 +324,26 @@ def test_workers_that_hang_at_the_same_batch_one_after_the_other_are_counted() -
     now = history.add(down(now.holders[0], stalled(5, 15)))
     assert (now.stalls[0].first_offset, now.stalls[0].attempts) == (5, 2)
     now = history.add(down(now.holders[0], stalled(15, 30)))
-    assert (now.stalls[0].first_offset, now.stalls[0].attempts) == (15, 1)
+    assert [(it.first_offset, it.attempts) for it in now.stalls] == [(5, 2), (15, 1)], "what is next to it is another"
 
 
-def test_a_death_without_a_batch_leaves_the_count_and_a_release_ends_it() -> None:
+def test_neither_a_death_without_a_batch_nor_a_release_forgets_it() -> None:
     history = started(1, A, B, C)
     now = history.add(down(A, stalled(10, 20)))
     now = history.add(down(now.holders[0]))
     assert now.stalls[0].attempts == 1
-    assert history.add(released(now, 0)).stalls == {}
+    assert history.add(released(now, 0)).stalls == now.stalls
+
+
+def test_who_starts_the_pipeline_anew_may_have_mended_what_hung() -> None:
+    history = started(1, A)
+    assert history.add(down(A, stalled(10, 20))).stalls
+    now = history.add(LeaveRecord(A.node), JoinRecord("other-1", "other"))
+    assert now.stalls == ()
 
 
 def test_a_stall_of_a_shard_that_there_is_not_is_not_kept() -> None:
-    assert started(1, A, B).add(down(A, stalled(10, 20, shard=1))).stalls == {}
+    assert started(1, A, B).add(down(A, stalled(10, 20, shard=1))).stalls == ()
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,9 @@ def test_status_says_who_the_node_is_and_what_it_sees() -> None:
     assert membership_status(None, Standbys(), wall_ms=0.0) is None
     own = node_status(node.measures, node.view())
     assert (own["id"], own["name"], own["zone"], own["phase"], own["beats_sent"]) == (ME, "me", "a", "in", 7)
-    seen = membership_status(node.view(), Standbys(), wall_ms=0.0)
+    standbys = Standbys()
+    standbys.of(node.history.now)
+    seen = membership_status(node.view(), standbys, wall_ms=0.0)
     assert seen is not None
     assert [row["node"] for row in seen["nodes"]] == [ME, OTHER]
     assert {row["standby"] for row in seen["shards"]} == {str(WorkerId(ME, 0, 0)), str(WorkerId(OTHER, 0, 0))}

@@ -13,6 +13,7 @@ import pytest
 from millstream.processor import run_command
 from millstream.processor.cli import main
 from millstream.processor.errors import SettingsError
+from millstream.processor.participation import default_node_name
 from millstream.processor.run_command import RunSettings
 
 BROKERS = "--brokers=127.0.0.1:9"
@@ -186,3 +187,25 @@ def test_the_example_of_the_operations_page_is_good_but_for_its_password_file(co
     config.write_text(example.replace("/run/secrets/kafka-password", str(password)))
     found = settings(f"--config={config}")
     assert (found.workers, found.http, found.kafka["sasl_password"]) == (4, "0.0.0.0:9100", "hunter2")
+
+
+def test_a_node_says_who_it_is_and_where(config: Path) -> None:
+    found = settings("app.py", BROKERS, "--node-name=web-1", "--zone=a", "--labels=gpu, big").place
+    assert (found.name, found.zone, found.labels) == ("web-1", "a", ("gpu", "big"))
+    config.write_text('labels = ["gpu", "big"]\nzone = "b"\n')
+    found = settings("app.py", BROKERS, f"--config={config}").place
+    assert (found.zone, found.labels) == ("b", ("gpu", "big"))
+    assert found.name == default_node_name()
+
+
+def test_names_that_could_be_in_no_ledger_or_metric_are_refused() -> None:
+    found = mistakes("app.py", BROKERS, "--node-name=a b", "--zone=", "--labels=gpu,,big")
+    assert [mistake.split(":")[0] for mistake in found] == [
+        "--node-name 'a b'",
+        "--zone ''",
+        "--labels 'gpu,,big'",
+    ]
+
+
+def test_a_drain_may_be_shorter_than_any_wait_between_nodes() -> None:
+    assert settings("app.py", BROKERS, "--drain-timeout-s=0.5").drain_timeout_s == 0.5

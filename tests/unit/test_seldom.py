@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.connectors.kafka import seldom
-from millstream.connectors.kafka.seldom import SeldomWarning
+from millstream.connectors.kafka.event_log import LOG
+from millstream.processor import seldom
+from millstream.processor.seldom import SeldomWarning
 
 
 def test_lasting_trouble_is_an_event_with_fields_every_ten_seconds(
@@ -13,7 +14,7 @@ def test_lasting_trouble_is_an_event_with_fields_every_ten_seconds(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(seldom.time, "monotonic", lambda: now)
-    warn = SeldomWarning("broker.awaited", brokers="a:1")
+    warn = SeldomWarning(LOG, "broker.awaited", brokers="a:1")
     for _ in range(25):
         warn("connection refused")
         now += 1.0

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from millstream.processor import OnError, Pipeline, TestRecord
 from millstream.processor.careful import Offsets, is_touched, pieces
 from millstream.processor.columns import OutputRecords, Records, Slices
+from millstream.processor.endings import hung
 from millstream.processor.errors import StageError
 from millstream.processor.interfaces import Effects
 from millstream.processor.oversight import Oversight, Watched
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.stage_watch import Overdue
-from millstream.processor.stall_book import StallBook
 from millstream.processor.stalled import STALLS_MAX, StageLimit, Stalled, counted, of_shards, place_of
 from millstream.processor.testing import TestOutput, decoded_outputs, input_records
 from millstream.processor.turns import Turns
@@ -55,15 +55,13 @@ def test_what_is_remembered_is_bounded() -> None:
     assert known[-1].first_offset == STALLS_MAX + 9
 
 
-def test_the_book_names_the_stage_its_time_and_the_records() -> None:
-    book = StallBook()
+def test_people_read_the_stage_its_time_and_the_records_and_how_often_it_was() -> None:
     overdue = Overdue(StageLimit("score", 60.0), (stalled(17, 42),))
-    assert book.note(overdue) == "stage 'score' did not come back within 60 s from in-0@17..41 (attempt 1)"
-    assert "in-0@17 (attempt 2)" in book.note(Overdue(StageLimit("score", 60.0), (stalled(17, 18),)))
-    assert book.by_stage == {"score": 2}
-    assert book.of([0]) == [stalled(17, 18, 2)]
+    text = "stage 'score' did not come back within 60 s from in-0@17..41 (attempt 1)"
+    assert hung(overdue, [stalled(90, 95, 7)]) == text
+    assert "in-0@17 (attempt 2)" in hung(Overdue(StageLimit("score", 60.0), (stalled(17, 18),)), [stalled(17, 42)])
     many = Overdue(StageLimit("score", 60.0), tuple(stalled(0, 1, partition=p) for p in range(9)))
-    assert book.note(many).endswith("in-2@0 (attempt 1) and 6 more")
+    assert hung(many, []).endswith("in-2@0 (attempt 1) and 6 more")
     assert place_of(stalled(3, 4)) == "in-0@3"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rich.console import Console
 from millstream.connectors.kafka.lag import PartitionLag
 from millstream.connectors.kafka.onlooker import Flow, Sight, flows_of
 from millstream.connectors.kafka.status_command import as_json
-from millstream.connectors.kafka.status_tables import headline, span, status_screen
+from millstream.connectors.kafka.status_tables import LIVE_ROWS_MAX, headline, span, status_screen
 from millstream.processor.ledger import (
     CreatedRecord,
     DeadRecord,
@@ -32,7 +33,7 @@ from millstream.processor.ledger import (
 from millstream.processor.ledger_reader import restore, snapshot
 from millstream.processor.ledger_story import LedgerStory
 from millstream.processor.membership import Membership, standbys
-from millstream.processor.status_view import Standbys, StatusView, partitions_of, status_view
+from millstream.processor.status_view import Standbys, StatusView, status_view
 
 WALL_MS = 1_700_000_060_000.0
 JOINED_MS = 1_700_000_000_000
@@ -107,7 +108,7 @@ def test_records_at_which_workers_hung_are_shown() -> None:
 
 def test_partitions_that_were_added_are_known_once_they_have_an_offset() -> None:
     now = two_nodes().add(StartedRecord("in", 9))
-    assert partitions_of(now.facts, 1) == ["in-1", "in-5", "in-9"]
+    assert view_of(now).shards[1].partitions == ("in-1", "in-5", "in-9")
 
 
 def test_when_a_node_joined_survives_a_snapshot() -> None:
@@ -129,6 +130,18 @@ def test_standbys_are_worked_out_once_for_each_state_of_the_ledger(monkeypatch: 
     assert asked == [now]
     cache.of(replace(now, next_offset=now.next_offset + 1))
     assert len(asked) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_standbys_that_are_worked_out_in_pieces_are_the_same(history: History) -> None:
+    async def found() -> None:
+        cache = Standbys()
+        assert cache.known(history.now) == {}
+        await cache.find(history.now)
+        assert cache.known(history.now) == cache.of(history.now) == standbys(history.now)
+
+    asyncio.run(found())
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,6 +185,19 @@ def test_what_is_printed_holds_the_numbers() -> None:
     assert "left-1 by right-1: silent for 288 ms, allowed were 281 ms" in live
     assert "by right-1/0.0 from left-1/0.0, 288 ms after its last beat" in live
     assert "does not answer" in printed(replace(sight, trouble="no connection to 127.0.0.1:1"), is_live=True)
+
+
+def test_a_live_view_of_many_nodes_shows_what_is_unusual_first_and_how_many_there_are() -> None:
+    history = History()
+    history.add(CreatedRecord(40), *(JoinRecord(f"node-{n:03}", "node") for n in range(100)))
+    ages_s = {node: 0.01 for node in history.now.nodes if node != "node-077"}
+    sight = Sight(status_view(history.now, ages_s, {}, wall_ms=WALL_MS), {}, LedgerStory(), None)
+    live = printed(sight, is_live=True)
+    assert "node-077" in live
+    assert live.count("node-0") == LIVE_ROWS_MAX
+    assert f"and {100 - LIVE_ROWS_MAX} more nodes" in live
+    assert f"and {40 - LIVE_ROWS_MAX} more shards" in live
+    assert printed(sight, is_live=False).count("node-0") == 100
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.processor.actions import Action, Kill, Outcome, Send, Spawn
+from millstream.processor.actions import Action, Announce, Depart, Gone, Kill, Leaves, LetGo, Outcome, Send, Spawn
 from millstream.processor.control import Assign, Done, Failed, Leaving, Progress, Ready, ShardFinished, Stop, Trouble
 from millstream.processor.counts import Counts
+from millstream.processor.ledger import CreatedRecord, JoinRecord, LeaveRecord, LeavingRecord, LedgerRecord
+from millstream.processor.local_workers import Ended, LocalWorkers
+from millstream.processor.membership import Membership, apply
+from millstream.processor.node_settings import NodeSettings
 from millstream.processor.restarts import RestartPolicy, delay_s
 from millstream.processor.shard_host import ShardReleased
 from millstream.processor.slot import Standing
 from millstream.processor.stage_watch import Overdue
 from millstream.processor.stalled import StageLimit, Stalled
-from millstream.processor.supervision import NodeSettings, Supervisor
+from millstream.processor.supervision import Supervisor
+
+RELEASE_TIMEOUT_S = 5.0
+
+
+class Ledger:
+    """The membership of one node, with a log that has all that is said at once."""
+
+    def __init__(self) -> None:
+        self.membership = Membership()
+        self.workers = LocalWorkers("n")
+        self.is_draining = False
+        self.has_left = False
+        self.say(JoinRecord("n", "n", "", [], 0))
+
+    def say(self, record: LedgerRecord) -> None:
+        self.membership = apply(self.membership, self.membership.next_offset, record)
+
+    def settle(self, now: float) -> list[tuple[int, int, frozenset[int], list[Stalled]]]:
+        if self.has_left:
+            return []
+        while claims := list(self.workers.claims(self.membership, is_draining=self.is_draining)):
+            for _, record in claims:
+                self.say(record)
+        changes = self.workers.changes(now, self.membership)
+        if self.is_draining and not self.membership.holders:
+            self.say(LeaveRecord("n"))
+            self.has_left = True
+        return [(own.worker, own.incarnation, own.shards, list(own.stalls)) for own in changes]
+
+    def drain(self) -> None:
+        self.is_draining = True
+        self.say(LeavingRecord("n"))
+        for worker in self.workers:
+            worker.leaving = True
 
 
 @dataclass
 class World:
-    """Processes that do what the supervisor says, and its clock. Releases happen when a test lets them."""
+    """Processes that do what the supervisor says, and its clock. Releases happen when a test lets them.
+
+    What the supervisor tells the membership is in the ledger at once, unless the ledger `is_slow`.
+    """
 
     node: Supervisor
+    ledger: Ledger = field(default_factory=Ledger)
+    is_slow: bool = False
+    elsewhere: frozenset[int] = frozenset()
+    told_elsewhere: frozenset[int] | None = None
+    knows_that_it_has_left: bool = False
     now: float = 100.0
     alive: dict[int, int] = field(default_factory=dict)
     runs: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -64,15 +110,45 @@ class World:
                     self.told_to_stop.add(worker)
                 case Kill(worker):
                     killed.append(worker)
+                case Announce() | Leaves() | LetGo() | Gone() | Depart():
+                    self.tell(action)
+        self.settle()
         self.check_one_owner()
         for worker in killed:
             self.exit(worker, "it was ended by SIGKILL")
+
+    def tell(self, action: Announce | Leaves | LetGo | Gone | Depart) -> None:
+        workers = self.ledger.workers
+        match action:
+            case Announce(worker, incarnation):
+                workers.ready(worker, incarnation, eligible=True)
+            case Leaves(worker):
+                workers.leaving(worker)
+            case LetGo(worker, shard):
+                workers.released(self.ledger.membership, worker, shard)
+            case Gone(worker, incarnation, why, stalls):
+                workers.gone(worker, incarnation, Ended(why, stalls))
+            case Depart():
+                self.ledger.drain()
+
+    def settle(self) -> None:
+        if self.is_slow:
+            return
+        for own in self.ledger.settle(self.now):
+            self.perform(self.node.own(*own))
+        if self.ledger.membership.workers and self.told_elsewhere != self.elsewhere:
+            self.told_elsewhere = self.elsewhere
+            self.perform(self.node.elsewhere(self.elsewhere, self.now))
+        if self.ledger.has_left and not self.knows_that_it_has_left:
+            self.knows_that_it_has_left = True
+            self.perform(self.node.left(self.now))
 
     def check_one_owner(self) -> None:
         runs = [shard for worker in self.alive for shard in self.runs[worker]]
         assert len(runs) == len(set(runs)), f"two workers run one shard: {dict(self.runs)}"
 
     def say_ready(self, worker: int, shards: int) -> None:
+        self.ledger.say(CreatedRecord(shards))
         self.perform(self.node.received(worker, Ready("p", shards), self.now))
 
     def progress(self, worker: int, records_in: int) -> None:
@@ -113,12 +189,16 @@ class World:
 
     def tick_to_next_deadline(self) -> float:
         """Move time to when the supervisor wants to be asked; answers how long that was."""
-        deadline = self.node.next_deadline()
-        assert deadline is not None
-        waited = max(0.0, deadline - self.now)
-        self.now += waited
-        self.perform(self.node.tick(self.now))
+        deadlines = [self.node.next_deadline(), self.ledger.workers.next_deadline(RELEASE_TIMEOUT_S)]
+        waited = max(0.0, min(deadline for deadline in deadlines if deadline is not None) - self.now)
+        self.pass_time(waited)
         return waited
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.perform(self.node.tick(self.now))
+        for late in self.ledger.workers.overdue(self.now, RELEASE_TIMEOUT_S):
+            self.perform(self.node.overdue(late.worker, late.incarnation, late.shards))
 
     def drain(self) -> None:
         for worker in sorted(self.told_to_stop):
@@ -226,7 +306,7 @@ def test_an_exit_with_code_0_that_nobody_asked_for_is_a_death() -> None:
 
 
 def test_a_release_that_does_not_come_costs_the_worker_its_life_and_frees_the_shard() -> None:
-    world = World.ready(2, 4, release_timeout_s=5)
+    world = World.ready(2, 4)
     world.exit(1)
     world.tick_to_next_deadline()
     world.say_ready(1, 4)
@@ -244,7 +324,7 @@ def test_a_worker_that_hangs_is_replaced_and_the_next_owner_of_the_shard_knows_a
     world.tick_to_next_deadline()
     world.say_ready(0, 2)
     assert world.stalls[0] == [Stalled(0, "score", "in", 0, 40, 42, attempts=2)]
-    assert world.node.stalls.by_stage == {"score": 2}
+    assert world.node.stalled_stages == {"score": 2}
 
 
 def test_the_owner_of_other_shards_is_told_nothing_of_it() -> None:
@@ -261,7 +341,7 @@ def test_workers_that_hang_are_no_crash_loop_however_many_records_do_that() -> N
         world.tick_to_next_deadline()
         world.say_ready(0, 1)
     assert world.node.outcome is None
-    assert world.node.stalls.by_stage == {"score": 30}
+    assert world.node.stalled_stages == {"score": 30}
 
 
 def test_a_worker_that_dies_already_is_not_blamed_once_more() -> None:
@@ -269,7 +349,7 @@ def test_a_worker_that_dies_already_is_not_blamed_once_more() -> None:
     world.node.stop(world.now, 15)
     world.node.stop(world.now, 15)
     assert world.node.stalled(0, Overdue(StageLimit("score", 60.0), ())) == []
-    assert world.node.stalls.by_stage == {}
+    assert world.node.stalled_stages == {}
 
 
 def test_a_worker_that_hangs_while_it_drains_makes_the_end_a_failure_that_names_the_stage() -> None:
@@ -375,16 +455,6 @@ def test_a_stop_drains_every_worker_and_ends_well() -> None:
     assert world.node.outcome == Outcome(0)
 
 
-def test_what_a_drain_releases_is_no_surprise_and_anything_else_is(caplog: pytest.LogCaptureFixture) -> None:
-    world = World.ready(1, 2)
-    world.perform(world.node.received(0, ShardReleased(0), world.now))
-    assert caplog.text.count("shard.released_unasked worker=0 shard=0") == 1
-    caplog.clear()
-    world.perform(world.node.stop(world.now, 15))
-    world.perform(world.node.received(0, ShardReleased(1), world.now))
-    assert "shard.released_unasked" not in caplog.text
-
-
 def test_a_stop_while_starting_ends_at_once() -> None:
     world = World.started(3)
     world.say_ready(0, 4)
@@ -469,9 +539,68 @@ def test_shards_that_came_too_late_to_a_worker_that_is_done_are_still_run() -> N
     assert world.owned() == {0: [0, 1]}
     world.finish(0, [0])
     assert world.node.outcome is None
+    assert world.tick_to_next_deadline() == 0
+    assert world.spawned[-1] == (0, 2)
+    world.say_ready(0, 2)
+    world.finish(0, [0, 1])
+    assert world.node.outcome == Outcome(0)
+
+
+def test_a_shard_that_comes_to_a_worker_on_its_way_out_is_run_by_its_next_life() -> None:
+    world = World.ready(2, 2)
+    world.perform(world.node.received(0, ShardFinished(0), world.now))
+    world.perform(world.node.received(0, Done(), world.now))
+    world.exit(1)
+    assert world.owned() == {0: [1]}
+    world.exit(0, "it exited with code 0", is_clean=True)
+    assert world.node.outcome is None
     world.tick_to_next_deadline()
-    world.say_ready(1, 2)
-    assert world.owned() == {1: [1]}
+    assert world.spawned[-1] == (0, 2)
+
+
+def test_a_node_does_not_end_before_shards_of_the_dead_have_been_run() -> None:
+    world = World.ready(2, 2)
+    world.is_slow = True
+    world.exit(1)
+    world.tick_to_next_deadline()
+    world.perform(world.node.received(0, ShardFinished(0), world.now))
+    assert world.node.phase == "running", "the ledger has not said yet whose shard 1 is"
+    world.is_slow = False
+    world.settle()
+    world.finish(0, [1])
+    for worker in list(world.alive):
+        world.exit(worker, is_clean=True)
+    assert world.node.outcome == Outcome(0)
+
+
+def test_shards_of_other_nodes_are_not_waited_for() -> None:
+    world = World.ready(1, 3)
+    world.elsewhere = frozenset({1, 2})
+    world.settle()
+    assert world.node.phase == "running", "a node that has run nothing yet will be needed"
+    world.finish(0, [0])
+    assert world.node.outcome == Outcome(0)
+
+
+def test_shards_that_others_take_over_are_not_waited_for_any_more() -> None:
+    world = World.ready(1, 2)
+    world.perform(world.node.received(0, ShardFinished(0), world.now))
+    assert world.told_to_stop == set()
+    world.elsewhere = frozenset({1})
+    world.settle()
+    assert world.told_to_stop == {0}
+
+
+def test_what_has_come_to_its_end_is_let_go_of_when_it_is_asked_for() -> None:
+    world = World.started(1)
+    world.node.received(0, Ready("p", 3), world.now)
+    world.node.tick(world.now + 1)
+    world.node.own(0, 1, frozenset({0, 1, 2}), ())
+    world.node.received(0, ShardFinished(0), world.now)
+    assert world.node.own(0, 1, frozenset({1, 2}), ()) == [LetGo(0, 0), Send(0, Assign([1, 2]))]
+    assert world.node.own(0, 1, frozenset({1}), ()) == [Send(0, Assign([1]))], "the worker lets go of it"
+    assert world.node.received(0, ShardFinished(2), world.now) == [LetGo(0, 2)], "it did not know yet"
+    assert world.node.received(0, ShardReleased(1), world.now) == [LetGo(0, 1)]
 
 
 def test_a_shard_that_finishes_makes_no_other_move_and_is_never_given_out_again() -> None:
@@ -482,6 +611,35 @@ def test_a_shard_that_finishes_makes_no_other_move_and_is_never_given_out_again(
     assert world.owned() == {1: [2, 3]}
     world.exit(1)
     assert world.owned() == {0: [2, 3]}
+
+
+def test_a_node_says_goodbye_before_it_ends_but_not_for_ever() -> None:
+    world = World.ready(1, 1)
+    world.is_slow = True
+    world.perform(world.node.stop(world.now, 15))
+    world.drain()
+    assert world.node.outcome is None
+    assert 0 < world.tick_to_next_deadline() < 5
+    assert world.node.outcome == Outcome(0)
+
+
+def test_a_node_that_may_not_take_part_drains_and_says_why() -> None:
+    world = World.ready(2, 2)
+    world.is_slow = True
+    world.perform(world.node.refused("the broker refuses user 'bob'", world.now))
+    assert world.told_to_stop == {0, 1}
+    world.drain()
+    assert world.node.outcome == Outcome(1, "the broker refuses user 'bob'")
+
+
+def test_what_is_meant_for_an_earlier_incarnation_is_not_done() -> None:
+    world = World.ready(1, 1)
+    world.exit(0)
+    world.tick_to_next_deadline()
+    world.say_ready(0, 1)
+    assert world.node.own(0, 1, frozenset(), ()) == []
+    assert world.node.overdue(0, 1, {0}) == []
+    assert world.owned() == {0: [0]}
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------
@@ -504,8 +662,7 @@ def misfortune(world: World, dice: random.Random, shards: int) -> None:
             world.release(worker)
             world.exit(worker, is_clean=True)
         case "time":
-            world.now += dice.choice([0.01, 0.5, 6.0])
-            world.perform(world.node.tick(world.now))
+            world.pass_time(dice.choice([0.01, 0.5, 6.0]))
         case "tick" if world.node.next_deadline() is not None:
             world.tick_to_next_deadline()
 

@@ -9,7 +9,7 @@ import pytest
 from millstream.processor.errors import SettingsError
 from millstream.processor.timings import Timings, check_timings
 
-OTHERS = {"drain_timeout_s": 20.0, "commit_timeout_s": 10.0, "transaction_timeout_s": 30.0}
+OTHERS = {"commit_timeout_s": 10.0, "transaction_timeout_s": 30.0}
 
 
 def mistakes(timings: Timings, **others: float) -> tuple[str, ...]:
@@ -37,7 +37,6 @@ def test_the_defaults_go_together() -> None:
         ({"verdict_valid_s": 1.5}, ("1.5", "1 s")),
         ({"resend_s": 5.0}, ("5 s", "5 s")),
         ({"ledger_wait_s": 1.0}, ("1 s", "1 s")),
-        ({"release_timeout_s": 21.0}, ("21", "20")),
     ],
 )
 def test_each_broken_relation_is_told_with_both_numbers(changes: dict[str, float], numbers: tuple[str, str]) -> None:
@@ -51,8 +50,6 @@ def test_each_broken_relation_is_told_with_both_numbers(changes: dict[str, float
 def test_bounds_of_others_count_too() -> None:
     (told,) = mistakes(Timings(), commit_timeout_s=30.0)
     assert told.startswith("commit_timeout_s is 30 s and must be less than transaction_timeout_s, which is 30 s")
-    (told,) = mistakes(Timings(), drain_timeout_s=4.0)
-    assert "release_timeout_s is 5 s and must be at most drain_timeout_s, which is 4 s" in told
 
 
 def test_all_mistakes_come_at_once() -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from typing import Final
 
 from millstream.processor.event_log import EventLog
 
 _AGAIN_S = 10.0
-_log: Final = EventLog(logging.getLogger("millstream.kafka"))
 
 
 class SeldomWarning:
     """Logs one kind of trouble at most every 10 s; the line says how often it was met since the last."""
 
-    def __init__(self, event: str, **fields: object) -> None:
-        self._log = _log.bind(**fields)
+    def __init__(self, log: EventLog, event: str, **fields: object) -> None:
+        self._log = log.bind(**fields)
         self._event = event
         self._last = float("-inf")
         self._times = 0
