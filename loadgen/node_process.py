@@ -91,6 +91,11 @@ class NodeProcess:
             return pid
         return None
 
+    def await_exit(self, timeout_s: float) -> int | None:
+        """The agent's exit code; None where it does not end in time, or was not started."""
+        self._reap(timeout_s)
+        return None if self._agent is None else self._agent.poll()
+
     def kill(self) -> None:
         """SIGKILL to agent and workers at once. Afterwards none of them runs."""
         self._signal_group(signal.SIGKILL)
