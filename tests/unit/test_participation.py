@@ -419,7 +419,10 @@ async def test_what_trying_again_cannot_mend_ends_it_with_its_message(step: str)
 @simulated
 async def test_a_ledger_that_is_damaged_or_not_understood_ends_it() -> None:
     for spoil, text in (
-        (lambda log: log.trouble.fail("follow", CorruptBatchError("crc")), "cannot be read: crc"),
+        (
+            lambda log: log.trouble.fail("follow", CorruptBatchError("crc", base_offset=3, next_offset=4)),
+            "cannot be read: .*crc",
+        ),
         (lambda log: log._shared.store([b'{"type":"of-the-future","version":99}']), "of-the-future"),
     ):
         world = Cluster(QUICK)
@@ -461,7 +464,7 @@ async def test_an_outage_of_the_ledger_leaves_no_heap_of_work_behind() -> None:
         for node in world.nodes:
             node.log.trouble.fail("append", UnavailableError("not now"), times=10**6)
         world.nodes[0].lose(0)
-        for _ in range(60):
+        for _ in range(12):
             await asyncio.sleep(5)
             assert len(asyncio.all_tasks()) <= tasks + 4
             assert all(len(node.part._appends) <= 3 for node in world.nodes)
