@@ -49,7 +49,10 @@ def charge(payment: Payment) -> ChargedPayment:
     )
 
 
-pipeline = Pipeline(os.environ.get("MILLSTREAM_DEMO_NAME", "demo"))
+pipeline = Pipeline(
+    os.environ.get("MILLSTREAM_DEMO_NAME", "demo"),
+    shards=int(os.environ["MILLSTREAM_DEMO_SHARDS"]) if "MILLSTREAM_DEMO_SHARDS" in os.environ else None,
+)
 
 (
     pipeline.read(os.environ.get("MILLSTREAM_DEMO_INPUT", "demo-payments"), Payment)

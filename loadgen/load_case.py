@@ -17,6 +17,7 @@ from millstream.loadgen.process_watch import ProcessWatch, Use
 from millstream.loadgen.produce import SendProgress, SendReport, send_all
 from millstream.loadgen.scene import Scene, new_scene, node_of, warm_up
 from millstream.loadgen.schedule import Arrivals, Schedule, arrivals_at
+from millstream.loadgen.seeing_out import Standing, see_out
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import InputReading, JudgeProgress, VerifySettings, judge
 from millstream.loadgen.workload import Workload, WorkloadSettings
@@ -156,23 +157,16 @@ def _follow(
     under_way: UnderWay,
     tell: Callable[[str], None],
 ) -> tuple[SendReport, Verdict]:
-    deadline = time.monotonic() + case.seconds + 4 * PATIENCE_S
-    sending, verdict = None, None
-    while sending is None or verdict is None:
-        if sending is None:
-            sending = generator.listen(_TICK_S)
-        verdict = court.listen(_TICK_S if sending is not None else 0.0)
-        node.check()
-        sent = generator.progress.sent if generator.progress is not None else 0
-        seen = court.progress.outputs - case.warm_up_events if court.progress is not None else 0
-        if sending is None and sent:
+    def on_tick(standing: Standing) -> None:
+        seen = standing.seen - case.warm_up_events
+        if standing.is_sending and standing.sent:
             watch.look()
-            under_way.note(sent - seen)
-        phase = court.progress.phase if court.progress is not None and sending is not None else "sending"
-        tell(f"{phase}: {sent:,} of {case.events:,} sent, {seen:,} seen")
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"no verdict in time; the node's log ends with:\n{node.log_end()}")
-    return sending, verdict
+            under_way.note(standing.sent - seen)
+        phase = "sending" if standing.is_sending else standing.phase
+        tell(f"{phase}: {standing.sent:,} of {case.events:,} sent, {seen:,} seen")
+
+    within_s = case.seconds + 4 * PATIENCE_S
+    return see_out(generator, court, node, within_s=within_s, tick_s=_TICK_S, on_tick=on_tick)
 
 
 def _judge(case: LoadCase, scene: Scene, tell: Callable[[JudgeProgress], None]) -> Verdict:

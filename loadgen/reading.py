@@ -10,14 +10,17 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import confluent_kafka
 import numpy as np
+from confluent_kafka.admin import TopicMetadata
 
 from millstream.loadgen.accounting import Observed
 from millstream.loadgen.event_fields import event_fields
+from millstream.loadgen.passing import PASSING_S, UNKNOWN, is_passing, patiently
 from millstream.processor.columns import Int64s
 from millstream.processor.errors import SettingsError, UnavailableError
 from millstream.processor.partitions import TopicPartition
@@ -60,6 +63,7 @@ class TopicReader:
         self._consumer: confluent_kafka.Consumer | None = None
         self._first_partition: dict[str, int] = {}
         self._ended: set[int] = set()
+        self._sure_from = 0.0
         self.partitions: tuple[TopicPartition, ...] = ()
 
     def __enter__(self) -> Self:
@@ -107,15 +111,13 @@ class TopicReader:
     def ends(self) -> dict[TopicPartition, int]:
         """For each partition, the offset after its last committed record, as the broker says now."""
         consumer = self._open_consumer()
+
+        def end(where: TopicPartition) -> int:
+            asked = confluent_kafka.TopicPartition(where.topic, where.partition)
+            return int(consumer.get_watermark_offsets(asked, timeout=_METADATA_S)[1])
+
         try:
-            return {
-                where: int(
-                    consumer.get_watermark_offsets(
-                        confluent_kafka.TopicPartition(where.topic, where.partition), timeout=_METADATA_S
-                    )[1]
-                )
-                for where in self.partitions
-            }
+            return {where: patiently(partial(end, where)) for where in self.partitions}
         except confluent_kafka.KafkaException as error:
             raise UnavailableError(f"the broker does not say where topics end: {error.args[0]}") from error
 
@@ -139,17 +141,15 @@ class TopicReader:
         partitions: list[TopicPartition] = []
         missing = []
         for topic in self._topics:
-            try:
-                found = consumer.list_topics(topic, timeout=_METADATA_S).topics[topic]
-            except confluent_kafka.KafkaException as error:
-                raise UnavailableError(f"the brokers do not answer: {error.args[0]}") from error
-            if found.error is not None or not found.partitions:
+            found = _found(consumer, topic)
+            if not found.partitions:
                 missing.append(f"topic {topic!r} does not exist; name one that does, or create it first")
             self._first_partition[topic] = len(partitions)
             partitions += [TopicPartition(topic, number) for number in sorted(found.partitions)]
         if missing:
             raise SettingsError("nothing can be read", missing)
         self.partitions = tuple(partitions)
+        self._sure_from = time.monotonic() + PASSING_S
         consumer.assign(
             [confluent_kafka.TopicPartition(t, p, confluent_kafka.OFFSET_BEGINNING) for t, p in self.partitions]
         )
@@ -173,6 +173,9 @@ class TopicReader:
                 self._ended.discard(self._partition_number(message))
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
                 self._ended.add(self._partition_number(message))
+            elif is_passing(error) and (error.code() not in UNKNOWN or time.monotonic() < self._sure_from):
+                # The client goes on asking; of a topic that is gone it would never hear again.
+                continue
             elif error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SettingsError("nothing can be read", [f"topic {message.topic()!r} does not exist any more"])
             elif error.fatal() or not error.retriable():
@@ -194,6 +197,23 @@ class TopicReader:
             offset=_int64s(map(_offset, records), len(records)),
         )
         return (events.take(fields.is_event) if foreign else events), foreign
+
+
+def _found(consumer: confluent_kafka.Consumer, topic: str) -> TopicMetadata:
+    """What the cluster says of a topic; nothing where there is none. Raises UnavailableError where nobody can say."""
+
+    def ask() -> TopicMetadata:
+        found = consumer.list_topics(topic, timeout=_METADATA_S).topics[topic]
+        if found.error is not None:
+            raise confluent_kafka.KafkaException(found.error)
+        return found
+
+    try:
+        return patiently(ask)
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() in UNKNOWN:
+            return TopicMetadata()
+        raise UnavailableError(f"the brokers do not answer for topic {topic!r}: {error.args[0]}") from error
 
 
 def _int64s(numbers: Iterable[int], count: int) -> Int64s:

@@ -13,6 +13,7 @@ from millstream.loadgen.node_process import NodeProcess
 from millstream.loadgen.produce import send_all
 from millstream.loadgen.reading import KeyNumbers, TopicReader
 from millstream.loadgen.schedule import Pace
+from millstream.loadgen.seeing_out import Attended
 from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.workload import Workload, WorkloadSettings
 from millstream.processor.errors import UnavailableError
@@ -46,19 +47,32 @@ def new_scene(
     return scene
 
 
-def node_of(scene: Scene, workers: int, seconds_max: int, environ: Mapping[str, str], directory: Path) -> NodeProcess:
-    """The node, not started yet. After `seconds_max` it ends by its own clock: its starter may have been killed."""
-    arguments = [APP, "--workers", str(workers), "--max-seconds", str(seconds_max)]
+def node_of(
+    scene: Scene,
+    workers: int,
+    seconds_max: int,
+    environ: Mapping[str, str],
+    directory: Path,
+    name: str = "node",
+    shards: int | None = None,
+) -> NodeProcess:
+    """A node, not started yet; `shards` None is the pipeline's own choice.
+
+    After `seconds_max` it ends by its own clock: its starter may have been killed.
+    """
+    arguments = [APP, "--workers", str(workers), "--max-seconds", str(seconds_max), "--node-name", name]
     names = {
         "MILLSTREAM_BROKERS": ",".join(scene.kafka.brokers),
         "MILLSTREAM_DEMO_NAME": scene.pipeline,
         "MILLSTREAM_DEMO_INPUT": scene.input,
         "MILLSTREAM_DEMO_OUTPUT": scene.output,
     }
-    return NodeProcess(arguments, {**environ, **names}, directory / f"{scene.pipeline}.log")
+    if shards is not None:
+        names["MILLSTREAM_DEMO_SHARDS"] = str(shards)
+    return NodeProcess(arguments, {**environ, **names}, directory / f"{scene.pipeline}-{name}.log")
 
 
-def warm_up(scene: Scene, node: NodeProcess, pace: Pace, seed: int, tell: Callable[[int], None]) -> float:
+def warm_up(scene: Scene, node: Attended, pace: Pace, seed: int, tell: Callable[[int], None]) -> float:
     """Send the first events, and wait until the node has processed all of them; answers how many seconds that took.
 
     `tell` hears how many were processed. Raises UnavailableError, with the end of the node's log, where they are not

@@ -9,6 +9,7 @@ import confluent_kafka
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from millstream.loadgen.passing import is_passing, patiently
 from millstream.processor.errors import RefusedError, UnavailableError
 from millstream.processor.partitions import TopicPartition
 
@@ -17,7 +18,10 @@ _REPLICATION_OF_THE_BROKER = -1
 
 
 class TopicAdmin:
-    """A few administrative questions and orders, each bounded to 20 s. Raises UnavailableError or RefusedError."""
+    """A few administrative questions and orders, each bounded to 20 s, or twice that while leaders change.
+
+    Raises UnavailableError or RefusedError.
+    """
 
     def __init__(self, confluent_arguments: Mapping[str, object]) -> None:
         # Its notes are about its own inner life, such as an event that nobody waits for any more.
@@ -70,27 +74,35 @@ class TopicAdmin:
         """What the group has committed; 0 for a partition for which it has committed nothing."""
         wanted = [confluent_kafka.TopicPartition(topic, partition) for topic, partition in partitions]
         request = confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)
-        try:
+
+        def ask() -> confluent_kafka.ConsumerGroupTopicPartitions:
             futures: dict[str, Future[confluent_kafka.ConsumerGroupTopicPartitions]]
             futures = self._admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_ANSWER_S)
-            answer = futures[group].result(_ANSWER_S)
+            return futures[group].result(_ANSWER_S)
+
+        try:
+            answer = patiently(ask)
         except confluent_kafka.KafkaException as error:
             raise _translated(error, f"offsets of group {group!r} could not be read") from error
         return {TopicPartition(p.topic, p.partition): max(0, p.offset) for p in answer.topic_partitions}
 
     def _ends(self, partitions: Sequence[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
         wanted = {confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest() for topic, number in partitions}
-        try:
+
+        def ask() -> dict[TopicPartition, int]:
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
             return {
                 TopicPartition(where.topic, where.partition): future.result(_ANSWER_S).offset
                 for where, future in futures.items()
             }
+
+        try:
+            return patiently(ask)
         except confluent_kafka.KafkaException as error:
             raise _translated(error, "the ends of topics could not be read") from error
 
 
 def _translated(error: confluent_kafka.KafkaException, what: str) -> UnavailableError | RefusedError:
     reason = error.args[0]
-    kind = UnavailableError if reason.retriable() else RefusedError
+    kind = UnavailableError if reason.retriable() or is_passing(reason) else RefusedError
     return kind(f"{what}: {reason.str()}")

@@ -21,6 +21,7 @@ from enum import Enum
 import numpy as np
 
 from millstream.loadgen.accounting import OFFENDERS_NAMED_MAX, Balance, Books, Finding, Offender
+from millstream.loadgen.arrival_log import ArrivalLog
 from millstream.loadgen.latency import LatencyHistogram
 from millstream.loadgen.pauses import Pauses
 from millstream.loadgen.reading import KeyNumbers, Reading, TopicReader
@@ -96,16 +97,18 @@ def judge(
     settings: VerifySettings,
     *,
     on_progress: Callable[[JudgeProgress], None] = lambda _progress: None,
+    arrivals: ArrivalLog | None = None,
 ) -> Verdict:
-    """The verdict. Takes as long as the topics are long, plus waits of at most `patience_s` without a record.
+    """The verdict, and in `arrivals` when output came in while the judge watched.
 
+    Takes as long as the topics are long, plus waits of at most `patience_s` without a record.
     Raises SettingsError for topics that do not exist, and UnavailableError when the brokers do not answer.
     """
     keys = KeyNumbers()
     with ExitStack() as stack:
         inputs = stack.enter_context(TopicReader(confluent_arguments, settings.inputs, keys))
         outputs = stack.enter_context(TopicReader(confluent_arguments, settings.outputs, keys))
-        court = _Court(settings, inputs, outputs, on_progress)
+        court = _Court(settings, inputs, outputs, on_progress, arrivals)
         court.follow()
         court.read_inputs()
         court.await_outputs()
@@ -141,7 +144,9 @@ class _Court:
         inputs: TopicReader,
         outputs: TopicReader,
         on_progress: Callable[[JudgeProgress], None],
+        arrivals: ArrivalLog | None,
     ) -> None:
+        self._arrivals = arrivals
         self._settings = settings
         self._inputs, self._outputs = inputs, outputs
         self._on_progress = on_progress
@@ -244,6 +249,8 @@ class _Court:
         self.latency.record(latency_us)
         self.timeline.record(reading.arrived_us, latency_us)
         self.pauses.note(events.partition[live], reading.arrived_us)
+        if self._arrivals is not None:
+            self._arrivals.note(events.partition[live], sent_us, reading.arrived_us)
         self._measured += len(sent_us)
         earliest = int(sent_us.min())
         self._first_sent_us = earliest if self._first_sent_us is None else min(self._first_sent_us, earliest)

@@ -51,6 +51,23 @@ def test_the_demo_stays_clean_when_a_worker_and_the_node_are_killed(broker: Brok
     assert figures["output_pause_ms"] > 0
 
 
+def test_one_of_three_nodes_is_killed_under_load_and_the_others_take_over(broker: Broker) -> None:
+    demo = _demo(broker, "--nodes", "3", "--workers", "1", "--partitions", "6", "--kill-node")
+    out, err = demo.communicate(timeout=BOUND_S)
+    assert demo.returncode == 0, err
+    figures = json.loads(out)
+    assert (figures["nodes"], figures["killed"]) == (3, ["node-3"])
+    assert (figures["lost"], figures["doubled"], figures["reordered"]) == (0, 0, 0)
+    takeover = figures["takeover"]
+    assert takeover["node"] == "node-3"
+    assert takeover["found_dead_by"] in ("node-1", "node-2")
+    assert takeover["silence_ms"] >= takeover["threshold_ms"] > 0
+    assert len(takeover["shards"]) == len(takeover["output_ms"]) == 2
+    assert takeover["takeover_ms_max"] == max(takeover["output_ms"].values()) > takeover["found_dead_ms"]
+    said = ["takes about", "waiting for node-3 to be known by its beats", "node-3 killed", "node-3 found dead by"]
+    assert [what for what in said if what not in err] == []
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process_behind(broker: Broker, sent: signal.Signals) -> None:
     demo = _demo(broker, "--seconds", "60")
