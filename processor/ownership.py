@@ -17,8 +17,8 @@ def ownership_token() -> int:
 
     For a function of a pipeline that writes to something outside of Kafka. An owner that was found dead may wake up and
     finish what it was at, while the next one is at work already. A sink is safe from that if it keeps the largest token
-    that it has seen for each input partition, with what it stores for that, and refuses smaller ones. A record may still
-    come more than once, with the same token or a larger one: effects outside of Kafka are at least once.
+    that it has seen for each input partition, with what it stores for that, and refuses smaller ones. A record may
+    still come more than once, with the same token or a larger one: effects outside of Kafka are at least once.
 
     It is 0 in `Pipeline.test`. Raises UserError outside of a call to a pipeline's function.
     """

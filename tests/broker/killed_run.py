@@ -28,9 +28,9 @@ def arm(request_type: str, point: str, count: int) -> None:
 
     async def call(self: Cluster, node_id: int, role: Any, request: Any, **arguments: Any) -> Any:
         nonlocal seen
-        # The ledger is written by ProduceRequests too; a shard's own role is a pair.
-        is_ledger = role == "ledger"
-        if type(request).__name__ != request_type or is_ledger:
+        # Ledger and beats are written and read by the same requests; the engine's own roles are no texts.
+        is_membership = isinstance(role, str) and role.startswith(("ledger", "beats"))
+        if type(request).__name__ != request_type or is_membership:
             return await original(self, node_id, role, request, **arguments)
         seen += 1
         if seen < count:

@@ -14,8 +14,9 @@ from millstream.connectors.kafka.connection import Connection
 from millstream.connectors.kafka.development_broker import DevelopmentBroker
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.wire import Reader, Writer
-from millstream.processor import Pipeline
+from millstream.processor import Pipeline, wiring
 from millstream.processor.errors import RefusedError, UnavailableError
+from millstream.processor.host import RunOptions
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -71,7 +72,7 @@ async def test_of_two_owners_that_both_believe_kafka_lets_one_commit_at_a_time(o
         return pipeline
 
     async with asyncio.TaskGroup() as tasks:
-        runs = [tasks.create_task(_run_quietly(owner(), outside, 60)) for _ in range(2)]
+        runs = [tasks.create_task(_own_all(owner(), outside)) for _ in range(2)]
         loads = 0
         # While there is input they fence each other, until one of them sees that this is no takeover.
         while not any(run.done() for run in runs):
@@ -85,9 +86,12 @@ async def test_of_two_owners_that_both_believe_kafka_lets_one_commit_at_a_time(o
     assert verdict.is_clean, verdict.as_json()
 
 
-async def _run_quietly(pipeline: Pipeline, outside: Outside, seconds: float) -> str:
+async def _own_all(pipeline: Pipeline, outside: Outside) -> str:
+    """Run all shards, whatever the ledger says of their owners."""
+    engine = wiring.host(pipeline.build(), KafkaSettings(brokers=(outside.bootstrap,)), RunOptions())
+    engine.assign(frozenset(range((await engine.prepare()).shards)))
     try:
-        await pipeline.run(brokers=outside.bootstrap, timeout_s=seconds)
+        await engine.serve(lambda _: None)
     except RefusedError as error:
         return str(error)
     return ""

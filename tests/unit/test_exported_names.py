@@ -26,6 +26,7 @@ PUBLIC = [
     "TestOutput",
     "TestRecord",
     "TestResult",
+    "ownership_token",
 ]
 
 
