@@ -423,7 +423,7 @@ async def test_a_ledger_that_is_damaged_or_not_understood_ends_it() -> None:
             lambda log: log.trouble.fail("follow", CorruptBatchError("crc", base_offset=3, next_offset=4)),
             "cannot be read: .*crc",
         ),
-        (lambda log: log._shared.store([b'{"type":"of-the-future","version":99}']), "of-the-future"),
+        (lambda log: log._shared.store([b'{"type":"of-the-future","version":99}']), "record of version 99"),
     ):
         world = Cluster(QUICK)
         node = Node(world, "n", QUICK)
