@@ -13,7 +13,7 @@ WHEELS_MACHINE ?= $(shell uname -m)
 WHEELS_FOR := $(foreach glibc,5 12 17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_$(WHEELS_MACHINE))
 BASE_ARCHIVE := build/container/base.tar
 
-.PHONY: demo test test-container wheels check bench load-test chaos setup format clean
+.PHONY: demo test test-container wheels check bench load-test many-nodes chaos setup format clean
 
 demo: setup
 	$(BIN)/millstream demo
@@ -45,6 +45,9 @@ bench: setup
 
 load-test: setup
 	$(BIN)/python -m millstream.loadgen.load_test
+
+many-nodes: setup
+	$(BIN)/python -m millstream.loadgen.many_nodes
 
 # Root for network namespaces and CPU quotas; CHAOS="--rows 1,2 --level idle --rounds 10" chooses.
 chaos: setup

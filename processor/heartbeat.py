@@ -17,8 +17,9 @@ _PULL: Final = 0.125
 class Heartbeat:
     """Sends what `beat` answers when it is called with the time, `interval_s()` apart; None is no beat this time.
 
-    Waking up is most of what beats cost, so one is sent up to `early_s` before or behind its time when `forestall` is
-    called then. The schedule moves slowly to where that happens: else a beat could come early now and late then.
+    Waking up is most of what beats cost. So one is sent up to `early_s` (or a quarter of the interval) before or after
+    its time where `forestall` is called then. The schedule moves slowly to where that happens: else a beat could come
+    early now and late then.
     """
 
     def __init__(
@@ -50,8 +51,11 @@ class Heartbeat:
 
     def forestall(self, now: float) -> None:
         """Somebody is awake: send what is due about now."""
-        if self._tasks is not None and now >= self._due - self._early_s:
+        if self._tasks is not None and now >= self._due - self._slack_s():
             self._send(now)
+
+    def _slack_s(self) -> float:
+        return min(self._early_s, self._interval_s() / 4)
 
     def _send(self, now: float) -> None:
         if len(self._unanswered) < _UNANSWERED_MAX and (step := self._beat(now)) is not None:
@@ -63,4 +67,4 @@ class Heartbeat:
         on_time = self._due + interval_s + (now - self._due) * _PULL
         # One that is far too late is not made up for by the next.
         self._due = max(on_time, now + interval_s / 2)
-        self._alarm.set(self._due + self._early_s)
+        self._alarm.set(self._due + self._slack_s())
