@@ -7,6 +7,7 @@ parsed after they left aiokafka's reader, so that a malformed one fails its call
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import ssl
 import struct
@@ -23,6 +24,8 @@ from millstream.processor.errors import RefusedError, UnavailableError
 
 R = TypeVar("R")
 
+_API = struct.Struct(">hhi")
+
 _REFUSALS = (
     aiokafka_errors.AuthenticationFailedError,
     aiokafka_errors.SaslAuthenticationFailed,
@@ -30,6 +33,15 @@ _REFUSALS = (
     aiokafka_errors.IllegalSaslStateError,
     ssl.SSLCertVerificationError,
 )
+
+
+@functools.cache
+def _client_part(client_id: str) -> bytes:
+    """What every request's header ends with."""
+    writer = Writer()
+    writer.plain_string(client_id)
+    writer.no_tags()
+    return writer.finish()
 
 
 class _Call:
@@ -56,13 +68,8 @@ class _Call:
         return self
 
     def build_request_header(self, *, correlation_id: int, client_id: str) -> _EncodedHeader:
-        header = Writer()
-        header.int16(self._request.API_KEY)
-        header.int16(self._request.API_VERSION)
-        header.int32(correlation_id)
-        header.plain_string(client_id)
-        header.no_tags()
-        return _EncodedHeader(header.finish())
+        api = _API.pack(self._request.API_KEY, self._request.API_VERSION, correlation_id)
+        return _EncodedHeader(api + _client_part(client_id))
 
     def encode(self) -> bytes:
         writer = Writer()

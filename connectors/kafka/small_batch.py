@@ -28,7 +28,16 @@ _PREFIX_BYTES = 17  # up to and including the magic byte
 _MAGIC = 2
 _CRC = struct.Struct(">I")
 
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
+
+# A record whose lengths take a byte each: attributes, two deltas, no key, the value with its length, no headers.
+_LONE_FRAME_BYTES = 6
+_LONE_BYTES_MIN = 1 + _LONE_FRAME_BYTES
+_LONE_RECORD_BYTES_MAX = 63
+
 _COMPRESSION_BITS = 0b111
+_APPEND_TIME = 1 << 3
 _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
 _OFFSET_MAX = 1 << 62
@@ -117,6 +126,11 @@ def decode(
     entries: list[Entry] = []
     transactions = _Aborted(aborted)
     position, next_offset, offset_before = 0, fetch_offset, -1
+    while (lone := _lone_at(view, position, next_offset)) is not None:
+        entries.append(lone)
+        next_offset = lone.offset + 1
+        offset_before = lone.offset
+        position += _LENGTH_END + _LENGTH.unpack_from(view, position + _LENGTH_AT)[0]
     while (header := _header_at(view, position)) is not None:
         try:
             _check(header, view, offset_before, unpacked_bytes_max)
@@ -130,6 +144,33 @@ def decode(
         next_offset = max(next_offset, offset_before + 1)
         position = header.end
     return Decoded(entries, next_offset)
+
+
+def _lone_at(view: memoryview, position: int, offset_min: int) -> Entry | None:
+    """The one small record of a sound batch such as `encode` makes; None where there is anything else.
+
+    A hundred nodes' beats are two thousand of these a second, and this takes a quarter of what the rest of this
+    module takes for one. Whatever it does not know is looked at anew.
+    """
+    if len(view) - position < _HEADER_BYTES + _LONE_BYTES_MIN:
+        return None
+    offset, length, _, magic, crc, attributes, last, _, _, _, _, _, count = _HEADER.unpack_from(view, position)
+    end = position + _LENGTH_END + length
+    at = position + _HEADER_BYTES
+    record_bytes = end - at - 1
+    value_bytes = record_bytes - _LONE_FRAME_BYTES
+    if (
+        (magic, attributes & ~_APPEND_TIME, last, count) != (_MAGIC, 0, 0, 1)
+        or value_bytes < 0
+        or record_bytes > _LONE_RECORD_BYTES_MAX
+        or end > len(view)
+        or not offset_min <= offset <= _OFFSET_MAX
+        or view[at : at + 6] != bytes((record_bytes << 1, 0, 0, 0, 1, value_bytes << 1))
+        or view[end - 1] != 0
+        or crc32c(view[position + _CRC_END : end]) != crc
+    ):
+        return None
+    return Entry(offset, bytes(view[at + 6 : end - 1]))
 
 
 class _MalformedError(Exception):
