@@ -18,7 +18,7 @@ from millstream.processor.ledger import DeadRecord, JoinRecord, WorkerDownRecord
 
 # So many nodes are to be judged by their own beats before one is killed: it, and the one that will find it dead.
 _RIPE = 2
-_REJOIN_S = 30.0
+_REJOIN_S = 60.0
 _CALM_S = 1.5
 _HIT_S = 10.0
 
@@ -143,6 +143,20 @@ def freeze(seconds: float) -> Callable[[Stage, int], Round]:
         return fault
 
     return play
+
+
+def freeze_until_dead(stage: Stage, number: int) -> Round:
+    """SIGSTOP to a whole node until it is found dead, however long that takes, then SIGCONT."""
+    victim = stage.troupe.await_ripe(len(stage.troupe.actors))[0]
+    node, shards = stage.ledger.node_id(victim.name), stage.troupe.shards_of(victim)
+    stage.random_phase()
+    since = stage.mark()
+    strike = stage.troupe.strike(victim, node_faults.freeze)
+    fault = stage.new_round(number, strike, [victim], shards)
+    stage.time_verdict(fault, strike, node, since)
+    stage.time_output(fault, strike)
+    await_rebirth(stage, fault, victim, since, node_faults.thaw(victim.pid))
+    return fault
 
 
 def await_rebirth(stage: Stage, fault: Round, victim: Actor, since: int, healed: Strike) -> None:

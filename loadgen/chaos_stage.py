@@ -27,7 +27,7 @@ PARTITIONS = 8
 CURVE_STEP_S = 0.02
 CURVE_BEFORE_S, CURVE_AFTER_S = 0.6, 1.4
 _FLOWS_S = 240.0
-_VERDICT_S = 15.0
+_VERDICT_S = 30.0
 _OUTPUT_S = 60.0
 # Faults fall at any phase of these.
 _BEAT_S = 0.05
