@@ -3,7 +3,8 @@
 Every event has an id, and the books hold a few bytes for each id: how often it stands in the input, how often in the
 output, and a balance that is zero when what came out says the same (key, sequence number, send time) as what went in.
 Inputs and outputs may be entered in any order and in any batches, so that a judge can watch a running system first
-and read its input later.
+and read its input later. Where it reads both along, ids up to which everything is settled are put aside as one number,
+and the books stay as long as what is under way.
 
 What the words mean, for a pipeline that owes `effects_each` outputs for each input:
 
@@ -36,6 +37,8 @@ OFFENDERS_NAMED_MAX = 5
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _FIRST_SIZE = 1 << 16
+# Longer books are not looked through for what is settled: one absurd id has made them so, and most pages are not there.
+_SETTLING_SIZE_MAX = 1 << 24
 _NOT_SEEN = -1
 # Lost, doubled, unexpected, altered, seen: what one walk over the books adds up.
 _SUMS = 5
@@ -115,12 +118,20 @@ class Suspects:
 
 
 class Books:
-    """Accounts for any number of events, about seven bytes each."""
+    """Accounts for any number of events, about seven bytes for each from the first on that is not settled.
+
+    An id is settled when it was entered once as input and came out as often as owed, and the same. If it comes once
+    more, as input or as output, that is counted, and told as it would be of any other; only where both happen to
+    settled ids, losses among these are set off against doubles.
+    """
 
     def __init__(self, effects_each: int = 1) -> None:
         if effects_each < 1:
             raise ValueError(f"effects_each is {effects_each}; give 1 or more")
         self._effects_each = effects_each
+        # All ids below this are settled, or came again after they were.
+        self._settled = 0
+        self._inputs_late = self._outputs_late = 0
         self._in = np.zeros(_FIRST_SIZE, np.uint8)
         self._out = np.zeros(_FIRST_SIZE, np.uint16)
         self._difference = np.zeros(_FIRST_SIZE, np.uint32)
@@ -162,7 +173,10 @@ class Books:
             self._grow_ids(int(known.event_id.max()))
             # With an even number of effects each, the outputs cancel each other, and the input must not enter at all.
             digest = _digest(known) * np.uint32(self._effects_each % 2)
-            self._inputs_repeated += _enter_inputs(known.event_id, digest, self._in, self._difference)
+            late = self._late(known)
+            self._inputs_late += late
+            entered = _enter_inputs(known.event_id, self._settled, digest, self._in, self._difference)
+            self._inputs_repeated += late + entered
 
     def enter_outputs(self, events: Observed, *, foreign: int = 0) -> None:
         """Enter events of the output; `foreign` counts records that are no events at all."""
@@ -173,9 +187,11 @@ class Books:
             return
         self._grow_ids(int(known.event_id.max()))
         self._grow_keys(int(known.key.max()))
+        self._outputs_late += self._late(known)
         findings = np.zeros(len(known), np.uint8)
         _enter_outputs(
             known.event_id,
+            self._settled,
             known.key,
             known.seq,
             known.partition,
@@ -194,6 +210,10 @@ class Books:
         """What the books add up to now."""
         sums, _ = self._added_up()
         lost, doubled, unexpected, altered, seen = sums.tolist()
+        owed_late = self._inputs_late * self._effects_each
+        lost += max(0, owed_late - self._outputs_late)
+        doubled += max(0, self._outputs_late - owed_late)
+        seen += self._settled * self._effects_each + min(owed_late, self._outputs_late)
         return Balance(
             inputs=self._inputs,
             inputs_repeated=self._inputs_repeated,
@@ -212,7 +232,7 @@ class Books:
         """The first few ids of what only the whole books can tell; a second reading can say where they stand."""
         _, first = self._added_up()
         rows = first.reshape(_SUMS, OFFENDERS_NAMED_MAX)
-        lost, unexpected, altered = ([i for i in rows[kind].tolist() if i >= 0] for kind in (0, 2, 3))
+        lost, unexpected, altered = ([i + self._settled for i in rows[kind].tolist() if i >= 0] for kind in (0, 2, 3))
         return Suspects(lost=lost, unexpected=unexpected, altered=altered)
 
     def _added_up(self) -> tuple[Int64s, Int64s]:
@@ -229,12 +249,29 @@ class Books:
             for row in np.flatnonzero(findings == finding)[: OFFENDERS_NAMED_MAX - len(named)]:
                 named.append(Offender(int(events.event_id[row]), int(events.partition[row]), int(events.offset[row])))
 
+    def _late(self, events: Observed) -> int:
+        return int((events.event_id < self._settled).sum()) if self._settled else 0
+
     def _grow_ids(self, largest: int) -> None:
-        if largest >= len(self._in):
-            size = 1 << (largest + 1).bit_length()
+        if largest - self._settled >= len(self._in):
+            self._settle()
+        if largest - self._settled >= len(self._in):
+            size = 1 << (largest - self._settled + 1).bit_length()
             self._in = _grown(self._in, size, 0)
             self._out = _grown(self._out, size, 0)
             self._difference = _grown(self._difference, size, 0)
+
+    def _settle(self) -> None:
+        size = len(self._in)
+        if size > _SETTLING_SIZE_MAX:
+            return
+        settled = _settled_first(self._in, self._out, self._difference, self._effects_each)
+        # Moving the rest costs as much as it is long.
+        if settled >= size // 2:
+            self._in = _grown(self._in[settled:], size, 0)
+            self._out = _grown(self._out[settled:], size, 0)
+            self._difference = _grown(self._difference[settled:], size, 0)
+            self._settled += settled
 
     def _grow_keys(self, largest: int) -> None:
         if largest >= len(self._home):
@@ -263,11 +300,13 @@ def _grown(column: npt.NDArray[Number], size: int, fill: int) -> npt.NDArray[Num
 
 @kernel
 def _enter_inputs(
-    event_id: Int64s, digest: npt.NDArray[np.uint32], inputs: Bytes, difference: npt.NDArray[np.uint32]
+    event_id: Int64s, settled: int, digest: npt.NDArray[np.uint32], inputs: Bytes, difference: npt.NDArray[np.uint32]
 ) -> int:
     repeated = 0
     for row in range(len(event_id)):
-        event = event_id[row]
+        event = event_id[row] - settled
+        if event < 0:
+            continue
         if inputs[event] > 0:
             repeated += 1
         if inputs[event] < 255:
@@ -279,6 +318,7 @@ def _enter_inputs(
 @kernel
 def _enter_outputs(
     event_id: Int64s,
+    settled: int,
     key: Int64s,
     seq: Int64s,
     partition: Int64s,
@@ -291,7 +331,10 @@ def _enter_outputs(
     findings: Bytes,
 ) -> None:
     for row in range(len(event_id)):
-        event, owner = event_id[row], key[row]
+        event, owner = event_id[row] - settled, key[row]
+        if event < 0:
+            findings[row] = 1
+            continue
         difference[event] ^= digest[row]
         if outputs[event] < 65535:
             outputs[event] += 1
@@ -305,6 +348,17 @@ def _enter_outputs(
         else:
             home[owner] = partition[row]
             last_seq[owner] = seq[row]
+
+
+@kernel
+def _settled_first(
+    inputs: Bytes, outputs: npt.NDArray[np.uint16], difference: npt.NDArray[np.uint32], effects_each: int
+) -> int:
+    """How many ids from the first on need no books any more."""
+    for event in range(len(inputs)):
+        if inputs[event] != 1 or outputs[event] != effects_each or difference[event] != 0:
+            return event
+    return len(inputs)
 
 
 @kernel

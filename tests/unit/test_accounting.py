@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.loadgen import accounting
 from millstream.loadgen.accounting import EVENT_IDS_MAX, Balance, Books, Finding, Observed
 from millstream.processor.columns import Int64s
 
@@ -195,3 +197,83 @@ def test_the_books_agree_with_a_plain_count(
     assert balance.unexpected == sum(times[i] for i in range(20, 30))
     assert balance.altered == 0
     assert balance.is_clean == all(times[i] == (effects_each if i < 20 else 0) for i in range(30))
+
+
+def _along(books: Books, inputs: Observed, outputs: Observed, *, batch: int, behind: int) -> Balance:
+    """Inputs and outputs are entered in turn, the outputs some batches behind."""
+    steps = max(len(inputs), len(outputs)) // batch + 1
+    for step in range(steps + behind):
+        for column, at, enter in (
+            (inputs, step, books.enter_inputs),
+            (outputs, step - behind, books.enter_outputs),
+        ):
+            if 0 <= at < steps:
+                enter(_rows(column, np.arange(min(at * batch, len(column)), min((at + 1) * batch, len(column)))))
+    return books.balance()
+
+
+def _length(books: Books) -> int:
+    column: npt.NDArray[np.uint8] = books._in
+    return len(column)
+
+
+def test_books_that_are_read_along_stay_as_long_as_what_is_under_way() -> None:
+    books = Books()
+    events = 1_000_000
+    honest = _honest(events)
+    balance = _along(books, honest, honest, batch=1000, behind=20)
+    assert balance.is_clean
+    assert (balance.inputs, balance.outputs, balance.seen) == (events, events, events)
+    assert _length(books) == _length(Books())
+
+
+def test_a_loss_keeps_the_books_open_from_there_on_and_is_named(victim: int) -> None:
+    books = Books()
+    honest = _honest()
+    balance = _along(books, honest, _rows(honest, np.delete(np.arange(EVENTS), victim)), batch=1000, behind=1)
+    assert _offences(balance) == {"lost": 1}
+    assert books.suspects().lost == [victim]
+
+
+def test_a_double_of_what_is_settled_is_found_and_named() -> None:
+    books = Books()
+    honest = _honest()
+    _along(books, honest, honest, batch=1000, behind=1)
+    books.enter_outputs(_rows(honest, [3, 4]))
+    balance = books.balance()
+    assert _offences(balance) == {"doubled": 2}
+    assert [offender.event_id for offender in books.offenders[Finding.DOUBLED]] == [3, 4]
+    books.enter_inputs(_rows(honest, [7]))
+    assert books.balance().inputs_repeated == 1
+    assert books.effects_seen == EVENTS
+
+
+@given(
+    faults=st.lists(st.tuples(st.sampled_from(["lose", "double", "alter"]), st.integers(0, 199)), max_size=6),
+    late=st.lists(st.integers(0, 199), max_size=4),
+    batch=st.integers(1, 40),
+    behind=st.integers(0, 4),
+    effects_each=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=60)
+def test_books_that_settle_say_the_same_as_books_that_do_not(
+    faults: list[tuple[str, int]], late: list[int], batch: int, behind: int, effects_each: int
+) -> None:
+    honest = _honest(200)
+    rows = np.repeat(np.arange(200), effects_each).tolist()
+    altered = {row for fault, row in faults if fault == "alter"}
+    for fault, row in faults:
+        if fault == "lose" and row in rows:
+            rows.remove(row)
+        elif fault == "double":
+            rows.append(row)
+    outputs = _rows(honest, rows + late)
+    outputs.sent_us[np.isin(outputs.event_id, list(altered))] += 1
+    told = []
+    for first_size in (4, 1 << 16):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(accounting, "_FIRST_SIZE", first_size)
+            books = Books(effects_each)
+        balance = _along(books, honest, outputs, batch=batch, behind=behind)
+        told.append((balance, books.suspects(), books.offenders, books.effects_seen))
+    assert told[0] == told[1]
