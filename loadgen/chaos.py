@@ -128,7 +128,7 @@ def _execute(arguments: argparse.Namespace) -> int:
     console, results, strain, began = Console(stderr=True), list[CaseResult](), Strain.now(), time.monotonic()
 
     def tell(what: str) -> None:
-        console.print(f"{time.monotonic() - began:7.1f} s  {what}", markup=False, highlight=False)
+        console.print(f"{time.monotonic() - began:7.1f} s  {what}", markup=False, highlight=False, soft_wrap=True)
 
     def take(result: CaseResult) -> None:
         results.append(result)
