@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.loadgen.chaos_cases import Case
+from millstream.loadgen.chaos_replay import replay
 from millstream.loadgen.chaos_stage import Brokers, Level, Round, Stage, StageSettings
 from millstream.loadgen.chaos_surroundings import TRAP
 from millstream.loadgen.chaos_timing import Quantiles
@@ -119,3 +120,6 @@ def _play(case: Case, stage: Stage, rounds: int, result: CaseResult, tell: Calla
         inputs=(scene.input,), outputs=(scene.output,), group=scene.pipeline, patience_s=_PATIENCE_S
     )
     result.verdict = judge(scene.kafka.confluent_arguments(), settings)
+    if case.is_replayed:
+        tell("replaying")
+        result.rounds[-1].complaints += replay(stage, case.nodes, _PATIENCE_S)

@@ -16,8 +16,8 @@ from millstream.loadgen.networks import Cut
 class Case:
     """One row, or a part of one. `proxied`, `networked` and `clocked` say how many of the nodes are.
 
-    `rounds_max` bounds what a case of which each round takes long is asked for; `targets_ms` are the issue's for the
-    time until output, p50 and p99.
+    After a case that `is_replayed`, all input is processed once more. `rounds_max` bounds what a case of which each
+    round takes long is asked for; `targets_ms` are for the time until output, p50 and p99.
     """
 
     row: str
@@ -29,6 +29,7 @@ class Case:
     networked: int = 0
     clocked: int = 0
     is_clustered: bool = False
+    is_replayed: bool = False
     rounds_max: int = 1000
     rate: float | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +42,7 @@ _NODE_TARGETS = (330.0, 450.0)
 CASES: tuple[Case, ...] = (
     Case(row="1", name="worker-killed", play=deaths.kill_worker, nodes=2, workers=2, targets_ms=(150.0, 150.0)),
     Case(row="1", name="node-killed", play=deaths.kill_node, nodes=4, targets_ms=_NODE_TARGETS),
-    Case(row="1", name="node-killed-in-commit", play=deaths.kill_in_commit, proxied=3, targets_ms=_NODE_TARGETS),
+    Case(row="1", name="node-killed-in-commit", play=deaths.kill_in_commit, proxied=1, targets_ms=_NODE_TARGETS),
     Case(row="2", name="frozen-0.15s", play=deaths.freeze(0.15)),
     Case(row="2", name="frozen-0.6s", play=deaths.freeze(0.6), targets_ms=_NODE_TARGETS),
     Case(row="2", name="frozen-5s", play=deaths.freeze(5.0), targets_ms=_NODE_TARGETS),
@@ -73,5 +74,6 @@ CASES: tuple[Case, ...] = (
     Case(row="6", name="cut-from-beats", play=surroundings.cut_topic("beats"), proxied=1),
     Case(row="6", name="cut-from-output", play=surroundings.cut_topic("output"), proxied=1),
     Case(row="14", name="clock-stepped", play=surroundings.step_clock, clocked=1),
+    Case(row="16", name="replayed", play=deaths.kill_node, is_replayed=True, rounds_max=1),
 )
 ROWS = tuple(dict.fromkeys(case.row for case in CASES))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -111,6 +113,17 @@ class Troupe:
         actor.process.kill()
         actor.stack.close()
         self.actors.remove(actor)
+
+    def drain(self, wait_s: float) -> list[tuple[str, int | None]]:
+        """SIGTERM to every node; answers names and exit codes of those that do not end with 0 in time."""
+        actors, self.actors = self.actors, []
+        for actor in actors:
+            os.kill(actor.pid, signal.SIGTERM)
+        codes = [(actor.name, actor.process.await_exit(wait_s)) for actor in actors]
+        for actor in actors:
+            actor.process.kill()
+            actor.stack.close()
+        return [(name, code) for name, code in codes if code != 0]
 
     def strike(self, actor: Actor, what: Callable[[int], Strike]) -> Strike:
         """Do something to a node for which it may be found dead."""
