@@ -37,12 +37,15 @@ class CaseResult:
     mistaken: int = 0
     watched_s: float = 0.0
     beat_gaps: Quantiles | None = None
+    steps_back: list[str] = field(default_factory=list)
+    offset_looks: int = 0
     failure: str | None = None
 
     @property
     def complaints(self) -> list[str]:
-        """Broken expectations of all rounds."""
-        return [f"round {one.number}: {complaint}" for one in self.rounds for complaint in one.complaints]
+        """Broken expectations of all rounds, and committed offsets that went back."""
+        of_rounds = [f"round {one.number}: {complaint}" for one in self.rounds for complaint in one.complaints]
+        return of_rounds + [f"the committed offset of {step} went back" for step in self.steps_back]
 
     @property
     def is_clean(self) -> bool:
@@ -91,6 +94,9 @@ def play_case(
             _play(case, stage, min(rounds, case.rounds_max), result, tell)
     except MillstreamError as error:
         result.failure = str(error)
+    except Exception as error:
+        # Other cases are worth playing, and their figures worth having.
+        result.failure = f"{type(error).__name__}: {error}"
     return result
 
 
@@ -120,6 +126,8 @@ def _play(case: Case, stage: Stage, rounds: int, result: CaseResult, tell: Calla
         inputs=(scene.input,), outputs=(scene.output,), group=scene.pipeline, patience_s=_PATIENCE_S
     )
     result.verdict = judge(scene.kafka.confluent_arguments(), settings)
+    stage.offsets.close()
+    result.steps_back, result.offset_looks = stage.offsets.steps_back, stage.offsets.looks
     if case.is_replayed:
         tell("replaying")
         result.rounds[-1].complaints += replay(stage, case.nodes, _PATIENCE_S)

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from millstream.connectors.kafka.settings import KafkaSettings, split_brokers
 from millstream.loadgen.chaos_ledger import LedgerWatch
 from millstream.loadgen.chaos_load import SteadyLoad
+from millstream.loadgen.chaos_offsets import OffsetsWatch
 from millstream.loadgen.chaos_timing import OutputWatch, curve
 from millstream.loadgen.chaos_troupe import APP, RIPE_S, Actor, Troupe
 from millstream.loadgen.cpu_pressure import CpuHogs
@@ -122,6 +123,9 @@ class Stage:
             confluent = kafka.confluent_arguments()
             self.ledger = stack.enter_context(LedgerWatch(confluent, self.scene.pipeline))
             self.output = stack.enter_context(OutputWatch(confluent, self.scene.output, settings.partitions))
+            self.offsets = stack.enter_context(
+                OffsetsWatch(confluent, self.scene.pipeline, self.scene.input, settings.partitions)
+            )
             names = {
                 "MILLSTREAM_CHAOS_NAME": self.scene.pipeline,
                 "MILLSTREAM_CHAOS_INPUT": self.scene.input,

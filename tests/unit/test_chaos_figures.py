@@ -13,11 +13,13 @@ from millstream.loadgen.chaos import ChaosSettings
 from millstream.loadgen.chaos_case import CaseResult
 from millstream.loadgen.chaos_cases import CASES, ROWS
 from millstream.loadgen.chaos_load import UntilFile
+from millstream.loadgen.chaos_offsets import OffsetsWatch
 from millstream.loadgen.chaos_report import page_of, write_report
 from millstream.loadgen.chaos_stage import CURVE_AFTER_S, CURVE_BEFORE_S, CURVE_STEP_S, Level, Round
 from millstream.loadgen.chaos_timing import Chunk, Quantiles, curve, first_arrivals, longest_gaps
 from millstream.loadgen.schedule import Schedule, constant_arrivals
 from millstream.processor.errors import SettingsError
+from millstream.processor.partitions import TopicPartition
 
 
 def chunk(at: float, *records: tuple[int, int]) -> Chunk:
@@ -48,6 +50,14 @@ def test_a_percentile_of_few_is_one_of_them_and_never_a_smaller_one() -> None:
     found = Quantiles.of([3.0, 1.0, 2.0])
     assert found == Quantiles(3, 2.0, 3.0, 3.0, 3.0)
     assert found.as_json() == {"count": 3, "p50_ms": 2.0, "p90_ms": 3.0, "p99_ms": 3.0, "max_ms": 3.0}
+
+
+def test_an_offset_that_goes_back_is_noticed() -> None:
+    watch = OffsetsWatch({"bootstrap.servers": "127.0.0.1:9"}, "group", "in", 2)
+    first, second = TopicPartition("in", 0), TopicPartition("in", 1)
+    for committed in ({first: 5, second: 1}, {first: 5, second: 3}, {first: 4, second: 3}, {first: 6, second: 3}):
+        watch.note(committed)
+    assert (watch.looks, watch.steps_back) == (4, ["in-0 from 5 to 4"])
 
 
 def test_the_load_ends_when_the_file_appears(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Committed offsets as an outsider sees them over time: they never go back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from millstream.loadgen.topics import TopicAdmin
+from millstream.processor.errors import MillstreamError
+from millstream.processor.partitions import TopicPartition
+
+_LOOK_S = 0.5
+# A question that a broker that is away does not answer is given up after 20 s.
+_JOIN_S = 25.0
+
+
+class OffsetsWatch:
+    """Looks twice a second. A context manager; `steps_back` names what went back, as `topic-partition from to`."""
+
+    def __init__(self, confluent_arguments: Mapping[str, object], group: str, topic: str, partitions: int) -> None:
+        self._admin = TopicAdmin(confluent_arguments)
+        self._group = group
+        self._partitions: Sequence[TopicPartition] = [TopicPartition(topic, number) for number in range(partitions)]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offsets watch", daemon=True)
+        self._last: dict[TopicPartition, int] = {}
+        self.looks = 0
+        self.steps_back: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Look no more: what happens to the offsets from now on is meant."""
+        self._over.set()
+        self._thread.join(_JOIN_S)
+
+    def note(self, committed: Mapping[TopicPartition, int]) -> None:
+        """What is committed now."""
+        for partition, offset in committed.items():
+            if offset < (before := self._last.get(partition, 0)):
+                self.steps_back.append(f"{partition} from {before} to {offset}")
+            self._last[partition] = offset
+        self.looks += 1
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            try:
+                committed = self._admin.committed_offsets(self._group, self._partitions)
+            except MillstreamError:
+                # A broker that is away, or offsets of a transaction that is not decided: the next look will tell.
+                continue
+            self.note(committed)
