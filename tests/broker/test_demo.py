@@ -64,7 +64,7 @@ def test_one_of_three_nodes_is_killed_under_load_and_the_others_take_over(broker
     assert takeover["silence_ms"] >= takeover["threshold_ms"] > 0
     assert len(takeover["shards"]) == len(takeover["output_ms"]) == 2
     assert takeover["takeover_ms_max"] == max(takeover["output_ms"].values()) > takeover["found_dead_ms"]
-    said = ["takes about", "waiting for node-3 to be known by its beats", "node-3 killed", "node-3 found dead by"]
+    said = ["takes about", "waiting for the nodes to share the shards", "node-3 killed", "node-3 found dead by"]
     assert [what for what in said if what not in err] == []
 
 
