@@ -111,15 +111,7 @@ class TopicReader:
     def ends(self) -> dict[TopicPartition, int]:
         """For each partition, the offset after its last committed record, as the broker says now."""
         consumer = self._open_consumer()
-
-        def end(where: TopicPartition) -> int:
-            asked = confluent_kafka.TopicPartition(where.topic, where.partition)
-            return int(consumer.get_watermark_offsets(asked, timeout=_METADATA_S)[1])
-
-        try:
-            return {where: patiently(partial(end, where)) for where in self.partitions}
-        except confluent_kafka.KafkaException as error:
-            raise UnavailableError(f"the broker does not say where topics end: {error.args[0]}") from error
+        return {where: _bounds(consumer, where)[1] for where in self.partitions}
 
     def read(self, timeout_s: float) -> Reading:
         """Events as soon as there are any, and all that have arrived with them; none after `timeout_s`."""
@@ -150,8 +142,12 @@ class TopicReader:
             raise SettingsError("nothing can be read", missing)
         self.partitions = tuple(partitions)
         self._sure_from = time.monotonic() + PASSING_S
+        # Not OFFSET_BEGINNING: the client gives a partition up whose leader has not heard of it when it asks for that.
         consumer.assign(
-            [confluent_kafka.TopicPartition(t, p, confluent_kafka.OFFSET_BEGINNING) for t, p in self.partitions]
+            [
+                confluent_kafka.TopicPartition(where.topic, where.partition, _bounds(consumer, where)[0])
+                for where in self.partitions
+            ]
         )
 
     def _open_consumer(self) -> confluent_kafka.Consumer:
@@ -214,6 +210,18 @@ def _found(consumer: confluent_kafka.Consumer, topic: str) -> TopicMetadata:
         if error.args[0].code() in UNKNOWN:
             return TopicMetadata()
         raise UnavailableError(f"the brokers do not answer for topic {topic!r}: {error.args[0]}") from error
+
+
+def _bounds(consumer: confluent_kafka.Consumer, where: TopicPartition) -> tuple[int, int]:
+    """The offset of the first record of a partition, and that after its last committed one."""
+    asked = confluent_kafka.TopicPartition(where.topic, where.partition)
+    try:
+        first, end = patiently(partial(consumer.get_watermark_offsets, asked, timeout=_METADATA_S))
+    except confluent_kafka.KafkaException as error:
+        raise UnavailableError(
+            f"the broker does not say where {where.topic}-{where.partition} begins and ends: {error.args[0]}"
+        ) from error
+    return int(first), int(end)
 
 
 def _int64s(numbers: Iterable[int], count: int) -> Int64s:

@@ -22,6 +22,7 @@ from millstream.connectors.kafka.development_cluster import NODE_IDS, Developmen
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.loadgen.produce import SendReport, send_all
 from millstream.loadgen.schedule import Schedule, constant_arrivals
+from millstream.loadgen.topics import TopicAdmin
 from millstream.loadgen.verdict import Verdict
 from millstream.loadgen.verify import VerifySettings, judge
 from millstream.loadgen.workload import Workload, WorkloadSettings
@@ -109,6 +110,21 @@ def test_a_paused_node_loses_its_leaderships_and_gets_back_in_sync(
         three_brokers.resume(leader)
     three_brokers.await_in_sync()
     assert [m.value for m in outside.read(topic)] == [b"v"]
+
+
+def test_a_judge_begins_at_topics_that_not_every_node_knows_yet(
+    three_brokers: DevelopmentCluster, unique: Callable[[str], str]
+) -> None:
+    kafka: dict[str, object] = {"bootstrap.servers": three_brokers.bootstrap}
+    admin = TopicAdmin(kafka)
+    for _ in range(5):
+        topics = unique("in"), unique("out")
+        for topic in topics:
+            admin.create(topic, 12)
+        settings = VerifySettings(
+            inputs=topics[:1], outputs=topics[1:], group=unique("group"), follow_events=1, patience_s=0.2, settle_s=0
+        )
+        assert "holds no events of a load" in " ".join(judge(kafka, settings).remarks)
 
 
 @pytest.mark.parametrize(
