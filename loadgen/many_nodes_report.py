@@ -105,6 +105,9 @@ def as_json(result: ManyNodesResult) -> dict[str, object]:
         "beat_gaps_ms": _summary(result.gaps_ms),
         "beat_visible_ms": _summary(result.visible_ms),
         "detected_ms": {**_summary(found), "over_500": sum(count for ms, count in found.items() if ms > 500)},
+        "detected_each_ms": [
+            None if killed.detected_s is None else round(killed.detected_s * 1000, 1) for killed in result.kills
+        ],
         "kills": len(result.kills),
         "not_found": sum(killed.detected_s is None for killed in result.kills),
         "verdicts_per_kill": {str(number): count for number, count in sorted(copies(result).items())},

@@ -282,16 +282,17 @@ class ManyNodesRun:
         """Kill one node after the other; answers when each was, by its id."""
         settings = self._settings
         orders: dict[str, float] = {}
-        due = time.monotonic()
+        due, last = time.monotonic(), ""
         for number in range(settings.kills):
-            self._tell(f"killing node {number + 1} of {settings.kills}")
+            self._tell(f"killing node {number + 1} of {settings.kills}{last}")
             due = max(due + settings.kill_every_s, time.monotonic())
             # Anywhere within a beat, and within whatever else goes round.
             phase_s = self._random.uniform(0, settings.timings.beat_interval_s * 4)
             time.sleep(max(0.0, due - time.monotonic()) + phase_s)
             pid, node = self._victim(herds)
             orders[node] = herds.kill(pid).monotonic_s
-            watch.wait_for(node, _VERDICT_S)
+            seen = watch.wait_for(node, _VERDICT_S)
+            last = f"; the last was found after {(seen.at_s - orders[node]) * 1000:.0f} ms" if seen else ""
             herds.forget(pid)
             if settings.kills > 1:
                 self._add_mortal(herds)

@@ -61,6 +61,7 @@ def test_the_report_has_every_figure_and_survives_json() -> None:
         "sharing": None,
     }
     assert report["detected_ms"] == {"count": 2, "p50": 261, "p90": 701, "p99": 701, "max": 701, "over_500": 1}
+    assert report["detected_each_ms"] == [260.1, 700.0, None]
     assert report["beat_gaps_ms"] == {"count": 100, "p50": 50, "p90": 50, "p99": 75, "max": 75}
     assert report["beat_visible_ms"]["p50"] is None
     assert report["verdicts_per_kill"] == {"0": 1, "1": 2}
