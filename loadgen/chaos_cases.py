@@ -64,11 +64,17 @@ CASES: tuple[Case, ...] = (
     Case(row="5", name="cut-inwards", play=surroundings.cut_off(Cut.IN), networked=1),
     Case(row="13", name="hogs", play=surroundings.soak),
     Case(row="13", name="half-a-core", play=surroundings.half_a_core),
-    Case(row="12", name="broker-restarted", play=surroundings.restart_broker("stop"), rounds_max=5),
-    Case(row="12", name="broker-killed", play=surroundings.restart_broker("kill"), rounds_max=5),
-    Case(row="12", name="leader-of-beats", play=surroundings.kill_leader("beats"), is_clustered=True, rounds_max=3),
-    Case(row="12", name="leader-of-ledger", play=surroundings.kill_leader("ledger"), is_clustered=True, rounds_max=3),
-    Case(row="12", name="leader-of-output", play=surroundings.kill_leader("output"), is_clustered=True, rounds_max=3),
+    Case(row="12", name="broker-killed", play=surroundings.kill_broker, rounds_max=5),
+    *(
+        Case(
+            row="12",
+            name=f"leader-of-{of}-{how}",
+            play=surroundings.lose_leader(of, how),
+            is_clustered=True,
+            rounds_max=3,
+        )
+        for of, how in (("beats", "killed"), ("ledger", "killed"), ("output", "killed"), ("output", "stopped"))
+    ),
     Case(row="15", name="one-joins-one-dies", play=moves.join_while_one_dies, targets_ms=_NODE_TARGETS),
     Case(row="7", name="slow-coordinator", play=surroundings.slow_coordinator, proxied=1),
     Case(row="6", name="cut-from-beats", play=surroundings.cut_topic("beats"), proxied=1),

@@ -46,9 +46,10 @@ class OffsetsWatch:
     def note(self, committed: Mapping[TopicPartition, int]) -> None:
         """What is committed now."""
         for partition, offset in committed.items():
-            if offset < (before := self._last.get(partition, 0)):
+            # While a transaction is being decided there is no answer for its partitions, which reads as 0.
+            if 0 < offset < (before := self._last.get(partition, 0)):
                 self.steps_back.append(f"{partition} from {before} to {offset}")
-            self._last[partition] = offset
+            self._last[partition] = offset or self._last.get(partition, 0)
         self.looks += 1
 
     def _run(self) -> None:

@@ -55,7 +55,7 @@ def test_a_percentile_of_few_is_one_of_them_and_never_a_smaller_one() -> None:
 def test_an_offset_that_goes_back_is_noticed() -> None:
     watch = OffsetsWatch({"bootstrap.servers": "127.0.0.1:9"}, "group", "in", 2)
     first, second = TopicPartition("in", 0), TopicPartition("in", 1)
-    for committed in ({first: 5, second: 1}, {first: 5, second: 3}, {first: 4, second: 3}, {first: 6, second: 3}):
+    for committed in ({first: 5, second: 1}, {first: 0, second: 3}, {first: 4, second: 3}, {first: 6, second: 3}):
         watch.note(committed)
     assert (watch.looks, watch.steps_back) == (4, ["in-0 from 5 to 4"])
 
