@@ -13,7 +13,7 @@ WHEELS_MACHINE ?= $(shell uname -m)
 WHEELS_FOR := $(foreach glibc,5 12 17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_$(WHEELS_MACHINE))
 BASE_ARCHIVE := build/container/base.tar
 
-.PHONY: demo test test-container wheels check bench load-test many-nodes chaos setup format clean
+.PHONY: demo test test-container wheels check bench load-test sim many-nodes chaos setup format clean
 
 demo: setup
 	$(BIN)/millstream demo
@@ -45,6 +45,10 @@ bench: setup
 
 load-test: setup
 	$(BIN)/python -m millstream.loadgen.load_test
+
+# Again with one seed: SIM="--seed 17 --trace"
+sim: setup
+	$(BIN)/python tests/simulation/run.py $(SIM)
 
 many-nodes: setup
 	$(BIN)/python -m millstream.loadgen.many_nodes
