@@ -20,7 +20,7 @@ class OffsetsWatch:
     """Looks twice a second. A context manager; `steps_back` names what went back, as `topic-partition from to`."""
 
     def __init__(self, confluent_arguments: Mapping[str, object], group: str, topic: str, partitions: int) -> None:
-        self._admin = TopicAdmin(confluent_arguments)
+        self._arguments = confluent_arguments
         self._group = group
         self._partitions: Sequence[TopicPartition] = [TopicPartition(topic, number) for number in range(partitions)]
         self._over = threading.Event()
@@ -53,9 +53,10 @@ class OffsetsWatch:
         self.looks += 1
 
     def _run(self) -> None:
+        admin = TopicAdmin(self._arguments)
         while not self._over.wait(_LOOK_S):
             try:
-                committed = self._admin.committed_offsets(self._group, self._partitions)
+                committed = admin.committed_offsets(self._group, self._partitions)
             except MillstreamError:
                 # A broker that is away, or offsets of a transaction that is not decided: the next look will tell.
                 continue
