@@ -17,6 +17,9 @@ from sim_mutations import MUTATIONS
 from sim_runner import run_seed, run_seeds, told
 from sim_world import Plan
 
+# Seconds of CPU that take minutes where the machine is busy with other things.
+pytestmark = pytest.mark.timeout(600)
+
 SEEDS = 200
 MUTATION_SEEDS_MAX = 200
 RUN = Path(__file__).with_name("run.py")
