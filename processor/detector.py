@@ -237,7 +237,7 @@ class Detector:
 
     def _threshold(self, peer: _Peer) -> tuple[float, float, float]:
         timings = self._timings
-        if peer.is_new or len(peer.gaps) < timings.window:
+        if not self._is_known(peer):
             return timings.newcomer_s, 0.0, 0.0
         mean, deviation = peer.calm()
         threshold = mean + timings.deviations * max(deviation, timings.deviation_min_s)
@@ -257,6 +257,14 @@ class Detector:
         """Whether the node was heard since it is watched, and since the last long doubt."""
         peer = self._peers.get(node)
         return peer is not None and not peer.is_new
+
+    def is_known(self, node: str) -> bool:
+        """Whether the node was heard for a full window, and is judged by its own gaps."""
+        peer = self._peers.get(node)
+        return peer is not None and self._is_known(peer)
+
+    def _is_known(self, peer: _Peer) -> bool:
+        return not peer.is_new and len(peer.gaps) >= self._timings.window
 
     def next_deadline(self) -> float | None:
         """When `judge` can have something to say, if nothing else happens. Beats only ever put it off."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -278,15 +278,17 @@ class Member:
             return []
         suspicions = self._detector.judge(now)
         self._suspected = {it.node: self._suspected.get(it.node, now) for it in suspicions}
-        turn_s = self._rank() * self._timings.verdict_step_s
+        # Who is new does not know the others yet either, and would be waited for in vain.
+        turn_s = self._rank(self._detector.is_known) * self._timings.verdict_step_s
         ripe: dict[Hashable, Suspicion] = {it.node: it for it in suspicions if now >= self._suspected[it.node] + turn_s}
         said = self._verdicts.due(now, ripe)
         verdicts = tuple(self._dead(now, it) for it in said)
         return [Append(verdicts, now + self._timings.verdict_valid_s)] if verdicts else []
 
-    def _rank(self) -> int:
-        """The place of this node among those that are in and not suspected."""
-        return sum(node < self._node and node not in self._suspected for node in self.membership.nodes)
+    def _rank(self, counts: Callable[[str], bool] = lambda _node: True) -> int:
+        """The place of this node among those that are in, not suspected, and count."""
+        before = (node for node in self.membership.nodes if node < self._node and node not in self._suspected)
+        return sum(map(counts, before))
 
     def _dead(self, now: float, it: Suspicion) -> LedgerRecord:
         _log.warning(

@@ -433,6 +433,19 @@ def test_the_first_in_order_speaks_and_the_next_ones_wait_for_it() -> None:
     assert [record.node for record in node.taken() if isinstance(record, DeadRecord)] == ["b"]
 
 
+def test_who_is_new_is_not_waited_for() -> None:
+    """`a` comes first, but has not heard the others for long enough to judge them."""
+    node = joined(JoinRecord("b", "b"))
+    node.beating = {"b"}
+    node.run(3)
+    node.see(JoinRecord("a", "a"))
+    node.beating = {"a", "b"}
+    node.run(0.1)
+    node.beating = {"a"}
+    node.run(0.255)
+    assert [record.node for record in node.taken() if isinstance(record, DeadRecord)] == ["b"]
+
+
 def test_a_verdict_by_another_in_the_meantime_is_enough() -> None:
     node = joined(JoinRecord("a", "a"), *other())
     node.beating = {"a", OTHER}
