@@ -123,9 +123,7 @@ class Stage:
             confluent = kafka.confluent_arguments()
             self.ledger = stack.enter_context(LedgerWatch(confluent, self.scene.pipeline))
             self.output = stack.enter_context(OutputWatch(confluent, self.scene.output, settings.partitions))
-            self.offsets = stack.enter_context(
-                OffsetsWatch(confluent, self.scene.pipeline, self.scene.input, settings.partitions)
-            )
+            self.offsets = OffsetsWatch(confluent, self.scene.pipeline, self.scene.input, settings.partitions)
             names = {
                 "MILLSTREAM_CHAOS_NAME": self.scene.pipeline,
                 "MILLSTREAM_CHAOS_INPUT": self.scene.input,
@@ -157,6 +155,7 @@ class Stage:
         found = self.output.await_first(range(self.settings.partitions), began - 30.0, 0.0, _FLOWS_S)
         if len(found) < self.settings.partitions:
             raise UnavailableError(f"only partitions {sorted(found)} had output within {_FLOWS_S:g} s")
+        self._stack.enter_context(self.offsets)
         if self.settings.level.has_hogs:
             self._stack.enter_context(CpuHogs())
         self.began = time.monotonic()

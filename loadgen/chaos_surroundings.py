@@ -106,8 +106,8 @@ def cut_topic(what: str) -> Callable[[Stage, int], Round]:
         strike = Strike(f"node cut off from {what}", victim.name, ordered, Moment.now())
         fault = stage.new_round(number, strike, [victim], shards)
         if what == "beats":
+            # It goes on with its shards until it hears of the verdict: what comes out first proves no takeover.
             stage.time_verdict(fault, strike, node, since)
-            stage.time_output(fault, strike)
         time.sleep(max(0.0, ordered.monotonic_s + _CUT_S - time.monotonic()))
         healed = Moment.now()
         proxy.lift(laid)
