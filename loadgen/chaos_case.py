@@ -35,6 +35,7 @@ class CaseResult:
     rounds: list[Round] = field(default_factory=list)
     verdict: Verdict | None = None
     mistaken: int = 0
+    mistaken_on: list[str] = field(default_factory=list)
     watched_s: float = 0.0
     beat_gaps: Quantiles | None = None
     steps_back: list[str] = field(default_factory=list)
@@ -114,7 +115,13 @@ def _play(case: Case, stage: Stage, rounds: int, result: CaseResult, tell: Calla
             stage.check()
             result.rounds.append(case.play(stage, number))
     finally:
-        result.mistaken = len(stage.ledger.mistaken(stage.troupe.struck))
+        dead = stage.ledger.mistaken(stage.troupe.struck)
+        result.mistaken = len(dead)
+        result.mistaken_on = [
+            f"{one.node} by {one.by} after {one.silence_ms:.0f} ms (threshold {one.threshold_ms:.0f}) and "
+            f"{one.beats_seen} beats"
+            for one in dead
+        ]
         result.watched_s = time.monotonic() - began
         result.beat_gaps = stage.ledger.beat_gaps(stage.troupe.struck)
     tell("judging")

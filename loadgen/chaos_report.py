@@ -46,6 +46,7 @@ def result_as_json(result: CaseResult) -> dict[str, object]:
         "clean": result.is_clean,
         "watched_s": round(result.watched_s, 1),
         "mistaken_verdicts": result.mistaken,
+        "mistaken_verdicts_on": result.mistaken_on,
         "offset_looks": result.offset_looks,
     }
     for name, quantiles in (
