@@ -36,7 +36,7 @@ OFFENDERS_NAMED_MAX = 5
 
 Number = TypeVar("Number", bound=np.integer[Any])
 
-_FIRST_SIZE = 1 << 16
+FIRST_SIZE = 1 << 16
 # Longer books are not looked through for what is settled: one absurd id has made them so, and most pages are not there.
 _SETTLING_SIZE_MAX = 1 << 24
 _NOT_SEEN = -1
@@ -132,11 +132,11 @@ class Books:
         # All ids below this are settled, or came again after they were.
         self._settled = 0
         self._inputs_late = self._outputs_late = 0
-        self._in = np.zeros(_FIRST_SIZE, np.uint8)
-        self._out = np.zeros(_FIRST_SIZE, np.uint16)
-        self._difference = np.zeros(_FIRST_SIZE, np.uint32)
-        self._last_seq = np.full(_FIRST_SIZE, _NOT_SEEN, np.int64)
-        self._home = np.full(_FIRST_SIZE, _NOT_SEEN, np.int32)
+        self._in = np.zeros(FIRST_SIZE, np.uint8)
+        self._out = np.zeros(FIRST_SIZE, np.uint16)
+        self._difference = np.zeros(FIRST_SIZE, np.uint32)
+        self._last_seq = np.full(FIRST_SIZE, _NOT_SEEN, np.int64)
+        self._home = np.full(FIRST_SIZE, _NOT_SEEN, np.int32)
         self._inputs = self._inputs_repeated = self._inputs_foreign = 0
         self._outputs = self._outputs_foreign = self._beyond = 0
         self._reordered = self._scattered = 0

@@ -8,12 +8,13 @@ compiled again there, unless `NUMBA_CPU_NAME` names one that both are.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
 
 from millstream.connectors.kafka.warm_up import warm_kernels
-from millstream.loadgen.accounting import Books, Observed
+from millstream.loadgen.accounting import FIRST_SIZE, Books, Observed
 from millstream.loadgen.event_fields import event_fields
 from millstream.loadgen.workload import Workload, WorkloadSettings
 
@@ -45,5 +46,7 @@ def warm_judge() -> None:
     events = Observed(numbers, numbers, numbers, numbers, numbers, numbers)
     books.enter_inputs(events)
     books.enter_outputs(events)
+    # An id that lies outside of the first arrays has the books look what is settled.
+    books.enter_inputs(replace(events, event_id=np.full(1, FIRST_SIZE)))
     books.balance()
     event_fields([])
