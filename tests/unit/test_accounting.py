@@ -272,7 +272,7 @@ def test_books_that_settle_say_the_same_as_books_that_do_not(
     told = []
     for first_size in (4, 1 << 16):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(accounting, "_FIRST_SIZE", first_size)
+            patch.setattr(accounting, "FIRST_SIZE", first_size)
             books = Books(effects_each)
         balance = _along(books, honest, outputs, batch=batch, behind=behind)
         told.append((balance, books.suspects(), books.offenders, books.effects_seen))
