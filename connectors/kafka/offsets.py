@@ -24,6 +24,15 @@ from millstream.processor.partitions import TopicPartition
 _UNSTABLE_PAUSE_S = 0.003
 
 
+def _remedy(error: OutcomeUnknownError) -> str:
+    if Code.UNSTABLE_OFFSET_COMMIT.name not in str(error):
+        return ""
+    return (
+        ". A transaction ended and its markers were never written, which a fence does not mend; where it lasts, see "
+        "'Markers that are missing' in the operations page"
+    )
+
+
 class Offsets:
     """Reads positions. Every method raises UnavailableError when the answer can't be had within `timeout_s`."""
 
@@ -53,7 +62,7 @@ class Offsets:
                 CoordinatorType.GROUP, group, f"reading committed offsets of {group}", deadline, call
             )
         except OutcomeUnknownError as error:
-            raise UnavailableError(str(error)) from error
+            raise UnavailableError(f"{error}{_remedy(error)}") from error
         return {offset.partition: offset for offset in found if offset.offset >= 0}
 
     async def listed(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
