@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import resource
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -20,10 +19,10 @@ from millstream.connectors.kafka.broker_ports import free_ports
 from millstream.loadgen.bench_process import Side
 from millstream.loadgen.bench_stage import Sample, Stage
 from millstream.loadgen.bench_workloads import APP, NAME_VARIABLE, SOURCE_VARIABLE, TARGET_VARIABLE, WORK_VARIABLE, Work
+from millstream.loadgen.node_process import MILLSTREAM
 from millstream.processor.errors import UnavailableError
 
 _WORK = Work.TYPED_JSON_FUNCTION
-_COMMAND = "import sys; from millstream.processor.cli import main; sys.exit(main())"
 _LOOK_S = 1.0
 _PAGES = ("metrics", "status", "readyz")
 
@@ -78,7 +77,7 @@ class Observing:
             before = _children_cpu_s()
             with scraped(address if watched else None):
                 done = subprocess.run(
-                    [sys.executable, "-c", _COMMAND, "run", *arguments],
+                    [*MILLSTREAM, "run", *arguments],
                     env={**self.stage.environ, **names},
                     stdin=subprocess.DEVNULL,
                     capture_output=True,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 from millstream.loadgen.chaos_stage import Stage
+from millstream.loadgen.node_process import MILLSTREAM
 from millstream.loadgen.verify import VerifySettings, judge
 from millstream.processor.errors import UnavailableError
 
-_COMMAND = "import sys; from millstream.processor.cli import main; sys.exit(main())"
 _RESET_S = 60.0
 _DRAIN_S = 30.0
 
@@ -22,7 +21,7 @@ def replay(stage: Stage, nodes: int, patience_s: float) -> list[str]:
     """
     wrong = [f"node {name} ended with {code} when it was to drain" for name, code in stage.troupe.drain(_DRAIN_S)]
     scene = stage.scene
-    command = [sys.executable, "-c", _COMMAND, "reset", scene.pipeline, "--to", "earliest"]
+    command = [*MILLSTREAM, "reset", scene.pipeline, "--to", "earliest"]
     command += ["--brokers", ",".join(scene.kafka.brokers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_RESET_S, check=False)
     if done.returncode != 0:

@@ -13,7 +13,8 @@ from typing import Self
 
 from millstream.processor.errors import UnavailableError
 
-_COMMAND = "import sys; from millstream.processor.cli import main; sys.exit(main())"
+# `millstream` by this interpreter, be it installed as a command or not; its arguments follow.
+MILLSTREAM = (sys.executable, "-c", "import sys; from millstream.processor.cli import main; sys.exit(main())")
 _DRAIN_S = 15.0
 _REAP_S = 5.0
 _LOG_LINES_SHOWN = 15
@@ -45,7 +46,7 @@ class NodeProcess:
         """Start the node; a later start after a kill continues the same log."""
         with self._log_file.open("ab") as log:
             self._agent = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, "run", *self._arguments],
+                [*MILLSTREAM, "run", *self._arguments],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
