@@ -30,6 +30,7 @@ from millstream.loadgen.chaos_cases import CASES, ROWS, Case
 from millstream.loadgen.chaos_report import detections, pauses, takeovers, write_report
 from millstream.loadgen.chaos_stage import Brokers, Level
 from millstream.loadgen.chaos_timing import Quantiles
+from millstream.loadgen.report_file import check_report
 from millstream.processor.errors import MillstreamError, SettingsError
 
 FAILED, TO_MEND, INTERRUPTED = 1, 2, 130
@@ -122,8 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _execute(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     path: Path = arguments.json
-    if not path.absolute().parent.is_dir():
-        raise SettingsError("the report", [f"there is no directory {path.absolute().parent}; make it first"])
+    check_report(path)
     sys.setswitchinterval(_SWITCH_S)
     console, results, strain, began = Console(stderr=True), list[CaseResult](), Strain.now(), time.monotonic()
 

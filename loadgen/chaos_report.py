@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import orjson
-
 from millstream.loadgen.chaos_case import CaseResult
 from millstream.loadgen.chaos_picture import takeover_picture
 from millstream.loadgen.chaos_stage import Round
 from millstream.loadgen.chaos_timing import Quantiles
+from millstream.loadgen.report_file import write_json
 from millstream.processor.errors import UnavailableError
 
 _OFFENCES = ("lost", "doubled", "reordered", "unexpected", "altered")
@@ -86,7 +85,7 @@ def write_report(path: Path, results: Sequence[CaseResult], conditions: Mapping[
     }
     page = path.with_suffix(".md")
     try:
-        path.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+        write_json(path, report)
         for file, (result, first) in pictures.items():
             title = f"{result.case.name} at {result.level.value}: events that came out, for every 20 ms"
             file.write_text(takeover_picture(title, first), encoding="utf-8")

@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 
 from millstream.connectors.kafka.broker_distribution import KAFKA_VERSION
@@ -36,6 +35,7 @@ from millstream.loadgen.bench_machine import Machine, Strain
 from millstream.loadgen.load_case import WARM_UP_RATE_MIN, CaseResult, LoadCase, run_case
 from millstream.loadgen.load_report import TARGETS, latency_table, process_table, remarks, result_as_json
 from millstream.loadgen.picture import write_picture
+from millstream.loadgen.report_file import check_report, write_json
 from millstream.loadgen.verify import InputReading
 from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
 
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    _check_target_of(arguments.json)
+    check_report(arguments.json)
     environ = {**os.environ, **kafka_environment(arguments)}
     kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
     results: list[CaseResult] = []
@@ -199,11 +199,6 @@ def _settings(arguments: argparse.Namespace) -> LoadTestSettings:
     )
 
 
-def _check_target_of(path: Path) -> None:
-    if not path.absolute().parent.is_dir():
-        raise SettingsError("the report", [f"there is no directory {path.absolute().parent}; make it first"])
-
-
 def _show(results: Sequence[CaseResult]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(latency_table(results))
@@ -232,11 +227,7 @@ def _conditions(settings: LoadTestSettings, strain: Strain, *, is_own_broker: bo
 
 def _write(path: Path, results: Sequence[CaseResult], conditions: Mapping[str, object]) -> None:
     """The report, and beside it a picture for each rate. Raises UnavailableError where the disk takes none."""
-    report = {"conditions": conditions, "rates": [result_as_json(result) for result in results]}
-    try:
-        path.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise UnavailableError(f"the report {path} could not be written: {error.strerror}") from error
+    write_json(path, {"conditions": conditions, "rates": [result_as_json(result) for result in results]})
     for result in results:
         title = f"{result.case.rate:,.0f} events a second for {result.case.seconds:,.0f} s"
         picture = path.with_name(f"{path.stem}-{result.case.rate:.0f}.svg")

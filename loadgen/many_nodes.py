@@ -16,11 +16,10 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 
 from millstream.connectors.kafka.broker_distribution import KAFKA_VERSION
@@ -31,6 +30,7 @@ from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
 from millstream.loadgen.bench_machine import Machine, Strain
 from millstream.loadgen.many_nodes_report import as_json, beats_table, cost_table, kills_table
 from millstream.loadgen.many_nodes_run import ManyNodesResult, ManyNodesRun, ManyNodesSettings
+from millstream.loadgen.report_file import check_report, write_json
 from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
 
 _PIPELINE = "many-nodes"
@@ -89,7 +89,8 @@ def _execute(arguments: argparse.Namespace) -> int:
     for table in (cost_table(results), beats_table(results), kills_table(results)):
         console.print(table)
     try:
-        _write(arguments.json, results, _conditions(settings, strain, is_own_broker=kafka is None))
+        conditions = _conditions(settings, strain, is_own_broker=kafka is None)
+        write_json(arguments.json, {"conditions": conditions, "runs": [as_json(result) for result in results]})
     except UnavailableError as error:
         failure = failure or error
     if failure is not None:
@@ -114,22 +115,13 @@ def _conditions(settings: ManyNodesSettings, strain: Strain, *, is_own_broker: b
     }
 
 
-def _write(path: Path, results: Sequence[ManyNodesResult], conditions: Mapping[str, object]) -> None:
-    report = {"conditions": conditions, "runs": [as_json(result) for result in results]}
-    try:
-        path.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise UnavailableError(f"the report {path} could not be written: {error.strerror}") from error
-
-
 def _settings(arguments: argparse.Namespace) -> ManyNodesSettings:
     try:
         nodes = tuple(map(int, arguments.nodes.split(",")))
     except ValueError as error:
         reason = f"--nodes is {arguments.nodes!r}; give numbers, such as 10,30,100"
         raise SettingsError("many nodes cannot be started", [reason]) from error
-    if not arguments.json.absolute().parent.is_dir():
-        raise SettingsError("the report", [f"there is no directory {arguments.json.absolute().parent}; make it first"])
+    check_report(arguments.json)
     return ManyNodesSettings(
         nodes=nodes,
         seconds=arguments.seconds,

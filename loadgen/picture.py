@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from millstream.loadgen.report_file import check_directory
 from millstream.loadgen.timeline import Moment
 from millstream.processor.errors import SettingsError, UnavailableError
 
@@ -61,8 +62,7 @@ def check_picture(path: Path) -> None:
     """Raises SettingsError for a file that no picture could be written to, before hours are spent on measuring."""
     if path.suffix.lower() != ".svg":
         raise SettingsError("the picture", [f"{path} is not a name for an SVG file; choose one that ends with .svg"])
-    if not path.absolute().parent.is_dir():
-        raise SettingsError("the picture", [f"there is no directory {path.absolute().parent}; make it first"])
+    check_directory("the picture", path)
 
 
 def write_picture(path: Path, title: str, moments: Sequence[Moment], sentences: Sequence[str]) -> None:
