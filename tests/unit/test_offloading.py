@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from millstream.gpu_offload.interface import Equality
+from millstream.processor.offloading import Equality
 
 
 def test_exact_equality_is_bit_for_bit_and_takes_nan_for_nan() -> None:
