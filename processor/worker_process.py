@@ -7,7 +7,6 @@ under the first descriptor and shared memory under the second (`stage_page`). It
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import faulthandler
 import importlib
 import logging
@@ -18,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from millstream.processor.allocator import tune_allocator
 from millstream.processor.control import (
@@ -49,6 +48,7 @@ from millstream.processor.errors import (
 from millstream.processor.event_log import EventLog, configure_logging
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.messages import tell
+from millstream.processor.parent import die, die_with_parent
 from millstream.processor.process_use import process_use
 from millstream.processor.shard_host import (
     HostEvent,
@@ -66,7 +66,6 @@ _STOP_GRACE_S: Final = 0.5
 # How long threads and exit handlers of user code may keep a process whose work is over.
 _EXIT_WAIT_S: Final = 2.0
 _GREETING_WAIT_S: Final = 30.0
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class _StopTimeoutError(MillstreamError):
@@ -160,7 +159,7 @@ class Worker:
                     self.ask_stop(timeout_s)
         # The agent is dead, and another node may own our shards by now. Kafka's fence keeps us harmless; being gone
         # keeps us from being in the way.
-        _die()
+        die()
 
     async def _report_progress(self) -> None:
         loop = asyncio.get_running_loop()
@@ -254,19 +253,6 @@ async def serve_agent(end: socket.socket, page: StagePage) -> int:
         return await worker.run()
     finally:
         await channel.close()
-
-
-def die_with_parent(parent: int) -> None:
-    """From now on this process is killed when its parent dies, however that happens; exits where that is the past."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before the kernel was told. Elsewhere the end of the channel is what ends us.
-    if os.getppid() != parent:
-        _die()
-
-
-def _die() -> NoReturn:
-    os._exit(1)
 
 
 def main(arguments: list[str]) -> int:
