@@ -1,0 +1,83 @@
+"""Which device's best candidate is taken: the rule between devices, and the reason that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.gpu_offload.candidates import best, cheapest_cost
+from millstream.gpu_offload.decision import Candidate, ReasonCode
+from millstream.gpu_offload.planner_settings import PlannerSettings
+from millstream.gpu_offload.steadiness import Steadiness
+
+# Where no device keeps the budget, another one must be this much quicker to be worth a switch.
+_QUICKER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A device's best candidate, and what its cheapest feasible one costs (its best one's where none is feasible)."""
+
+    candidate: Candidate
+    cost_per_million: float
+
+
+def standings(
+    judged: Mapping[str, Sequence[Candidate]], settings: PlannerSettings, *, is_backlog: bool
+) -> dict[str, Standing]:
+    """How each device stands that has candidates."""
+    found = {}
+    for name, ones in judged.items():
+        candidate = best(ones, settings.near_cheapest, is_backlog)
+        if candidate is not None:
+            cost = cheapest_cost(ones) if candidate.is_feasible else None
+            found[name] = Standing(candidate, candidate.cost_per_million if cost is None else cost)
+    return found
+
+
+def winner(standing: Mapping[str, Standing], cpu: str) -> str:
+    """The device to be taken if nothing had been chosen yet; `standing` has one at least.
+
+    The cheapest of those that keep the budget; where none does, the quickest. The CPU where they are alike.
+    """
+    good = {name: one for name, one in standing.items() if one.candidate.is_feasible}
+    if good:
+        return min(good, key=lambda name: (good[name].cost_per_million, name != cpu))
+    return min(standing, key=lambda name: (standing[name].candidate.p99_s, standing[name].candidate.load, name != cpu))
+
+
+def follow(
+    now: float,
+    current: str,
+    wanted: str,
+    standing: Mapping[str, Standing],
+    steadiness: Steadiness,
+    *,
+    is_dwelling: bool,
+    is_backlog: bool,
+) -> tuple[str, ReasonCode]:
+    """The device that is taken, given that `current` has been until now; both are in `standing`."""
+    own, other = standing[current].candidate, standing[wanted].candidate
+    if wanted == current:
+        steadiness.settle()
+        return current, _code(current, standing, is_backlog=is_backlog)
+    if not own.is_feasible:
+        steadiness.settle()
+        if other.is_feasible:
+            return wanted, _code(wanted, standing, is_backlog=is_backlog)
+        is_quicker = other.p99_s < _QUICKER * own.p99_s or other.load < _QUICKER * own.load
+        return (wanted if is_quicker else current), "backlog" if is_backlog else "slo-infeasible"
+    if is_dwelling:
+        return current, "dwell"
+    if steadiness.is_enough(now, wanted, standing[current].cost_per_million, standing[wanted].cost_per_million):
+        return wanted, _code(wanted, standing, is_backlog=is_backlog)
+    return current, "held"
+
+
+def _code(name: str, standing: Mapping[str, Standing], *, is_backlog: bool) -> ReasonCode:
+    if is_backlog:
+        return "backlog"
+    if not standing[name].candidate.is_feasible:
+        return "slo-infeasible"
+    others = [one for other, one in standing.items() if other != name]
+    return "only-feasible" if others and not any(one.candidate.is_feasible for one in others) else "cheapest"

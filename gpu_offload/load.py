@@ -1,0 +1,80 @@
+"""The load of a stage: what arrives, what waits elsewhere, and whether it is still what was planned for."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from millstream.gpu_offload.arrivals import Arrivals
+from millstream.gpu_offload.candidates import RATE_MIN
+from millstream.gpu_offload.decision import DeviceState, Inputs
+
+_BACKLOG_VALID_S: Final = 1.0
+_TENTH: Final = 4
+# A rate must leave what was planned by this factor, and by this many deviations of chance, to be another load.
+_MORE: Final = 1.2
+_LESS: Final = 0.6
+_CHANCE: Final = 4.0
+# Pieces of arrivals that a replay can tell apart, as parts of the budget, within bounds.
+_RESOLUTION: Final = 1 / 64
+_RESOLUTION_MIN_S: Final = 20e-6
+_RESOLUTION_MAX_S: Final = 1e-3
+
+
+class Load:
+    """Arrivals, backlog, and the rate that the last decision was made for."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self.arrivals = Arrivals(min(_RESOLUTION_MAX_S, max(_RESOLUTION_MIN_S, budget_s * _RESOLUTION)))
+        self.is_backlog = False
+        self._planned = 0.0
+        self._backlog = 0
+        self._backlog_at = -math.inf
+
+    def backlog(self, now: float, records: int) -> None:
+        """So many records wait elsewhere."""
+        self._backlog = records
+        self._backlog_at = now
+
+    def inputs(self, now: float, remembered_s: float, states: dict[str, DeviceState]) -> Inputs:
+        """What a decision is made from; from now on `planned` is the measure. Peaks count for `remembered_s`."""
+        self.is_backlog = self._has_backlog(now)
+        rate_now = self.arrivals.rate(now)
+        remembered_s = min(10.0, max(remembered_s, self.arrivals.steady_s(now)))
+        self._planned = max(rate_now, self.arrivals.rate_high(now, remembered_s))
+        return Inputs(
+            rate_now,
+            self.arrivals.rate_high(now),
+            self._planned,
+            self._backlog if now - self._backlog_at <= _BACKLOG_VALID_S else 0,
+            self.arrivals.bytes_per_event,
+            self._budget_s,
+            states,
+        )
+
+    def is_overrun(self, now: float) -> bool:
+        """Whether more arrives than was planned for."""
+        rate = self.arrivals.rate(now, _TENTH)
+        return rate > _MORE * self._planned + _by_chance(rate)
+
+    def has_left(self, now: float, *, is_dear: bool) -> bool:
+        """Whether the load is another one than was planned for; of less of it only a dear device need be told."""
+        if self._has_backlog(now) != self.is_backlog or self.is_overrun(now):
+            return True
+        if not is_dear:
+            return False
+        rate = self.arrivals.rate(now)
+        return rate < _LESS * self._planned - _by_chance(self._planned)
+
+    def _has_backlog(self, now: float) -> bool:
+        """More waits elsewhere than arrives within the budget; half of it once there is a backlog."""
+        if now - self._backlog_at > _BACKLOG_VALID_S:
+            return False
+        bound = self._budget_s * max(self.arrivals.rate(now), RATE_MIN)
+        return self._backlog > (bound / 2 if self.is_backlog else bound)
+
+
+def _by_chance(rate: float) -> float:
+    """By how much a rate over a tenth of a second may be off, if arrivals are independent."""
+    return _CHANCE * math.sqrt(max(rate, 1.0) / 0.1)

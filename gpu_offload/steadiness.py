@@ -1,0 +1,108 @@
+"""When a better choice is followed: not at once for a little money, at once when the budget is in danger.
+
+A dearer device is left when the money lost on it adds up (the sum of the gains over time, less an allowance for noise).
+So a gain of 15 % is followed after three seconds, one of 5 % after fifteen, and noise never. A device that had to be
+left for trouble is out for a while, longer each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from millstream.gpu_offload.planner_settings import PlannerSettings
+
+
+class Steadiness:
+    """Between devices that both keep the budget, with the time as an argument."""
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        self._settings = settings
+        self._lost = 0.0
+        self._challenger = ""
+        self._weighed_at: float | None = None
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a switch is in the air, so that the next decision should come soon."""
+        return self._challenger != ""
+
+    def is_enough(self, now: float, challenger: str, current_cost: float, challenger_cost: float) -> bool:
+        """Whether what the current device costs more than the challenger, if it does, has added up to a switch."""
+        if challenger != self._challenger or self._weighed_at is None:
+            self._challenger, self._lost, self._weighed_at = challenger, 0.0, now
+        passed = min(now - self._weighed_at, self._settings.interval_s)
+        self._weighed_at = now
+        gain = 1.0 - challenger_cost / current_cost if current_cost > 0.0 else 0.0
+        self._lost = max(0.0, self._lost + (gain - self._settings.gain_min) * passed)
+        if self._lost < self._settings.switch_gain_s:
+            return False
+        self.settle()
+        return True
+
+    def settle(self) -> None:
+        """The current choice is the best, or a new one was made: nothing is in the air."""
+        self._challenger = ""
+
+
+class Trouble:
+    """Devices that had to be left: late batches that the load does not explain, and for how long they are out."""
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        self._settings = settings
+        self._late: deque[float] = deque(maxlen=settings.breaches_max)
+        self._until: dict[str, float] = {}
+        self._pause_s: dict[str, float] = {}
+
+    def late(self, now: float) -> bool:
+        """A batch was late; whether that is one too many within a second."""
+        self._late.append(now)
+        return len(self._late) == self._settings.breaches_max and now - self._late[0] <= 1.0
+
+    def trip(self, now: float, device: str) -> float:
+        """The device is out from now on; answers until when. Forgiven after four times as long without trouble."""
+        pause_s = self._pause_s.get(device, 0.0)
+        if now > self._until.get(device, -math.inf) + 4 * pause_s:
+            pause_s = 0.0
+        pause_s = min(self._settings.cool_down_max_s, max(self._settings.cool_down_s, 2 * pause_s))
+        self._pause_s[device] = pause_s
+        self._until[device] = now + pause_s
+        self._late.clear()
+        return self._until[device]
+
+    def is_out(self, now: float, device: str) -> bool:
+        return now < self._until.get(device, -math.inf)
+
+    def out_until(self, device: str) -> float:
+        """When the device may be chosen again; minus infinity where there was no trouble."""
+        return self._until.get(device, -math.inf)
+
+
+class Patience:
+    """For how long the peak of a load is remembered after it is over.
+
+    A second at first. Each time the planner has to go back up soon after it came down, the load is one that returns,
+    and the time doubles; a calm minute halves it.
+    """
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        self._settings = settings
+        self._came_down = -math.inf
+        self._changed = -math.inf
+        self._seconds = settings.patience_s
+
+    def seconds(self, now: float) -> float:
+        if now - self._changed > 60.0 and self._seconds > self._settings.patience_s:
+            self._seconds = max(self._settings.patience_s, self._seconds / 2)
+            self._changed = now
+        return self._seconds
+
+    def came_down(self, now: float) -> None:
+        """A device was left because another is cheaper."""
+        self._came_down = now
+
+    def went_up(self, now: float) -> None:
+        """A device was left because it cannot cope."""
+        if now - self._came_down <= 2 * self._settings.patience_max_s:
+            self._seconds = min(self._settings.patience_max_s, 2 * self._seconds)
+            self._changed = now
