@@ -1,13 +1,18 @@
-"""Which device's best candidate is taken: the rule between devices, and the reason that goes with it."""
+"""Which device is taken: the rule between devices, and the reason that goes with it.
+
+The rule has two steps. First each device names its cheapest feasible candidate, and the cheaper device is taken, the
+CPU where they cost the same. Then, of that device's candidates that cost hardly more, the one with the lowest p99 is
+taken (`Outlook.best`): nobody should wait for nothing. Across devices the second step would break a promise: a device
+made dearer could win.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millstream.gpu_offload.candidates import best, cheapest_cost
 from millstream.gpu_offload.decision import Candidate, ReasonCode
-from millstream.gpu_offload.planner_settings import PlannerSettings
+from millstream.gpu_offload.outlook import Outlook
 from millstream.gpu_offload.steadiness import Steadiness
 
 # Where no device keeps the budget, another one must be this much quicker to be worth a switch.
@@ -22,17 +27,11 @@ class Standing:
     cost_per_million: float
 
 
-def standings(
-    judged: Mapping[str, Sequence[Candidate]], settings: PlannerSettings, *, is_backlog: bool
-) -> dict[str, Standing]:
-    """How each device stands that has candidates."""
-    found = {}
-    for name, ones in judged.items():
-        candidate = best(ones, settings.near_cheapest, is_backlog)
-        if candidate is not None:
-            cost = cheapest_cost(ones) if candidate.is_feasible else None
-            found[name] = Standing(candidate, candidate.cost_per_million if cost is None else cost)
-    return found
+def standing_of(outlook: Outlook) -> Standing:
+    """How a device stands."""
+    candidate = outlook.candidate(outlook.best())
+    cost = outlook.cheapest_cost()
+    return Standing(candidate, candidate.cost_per_million if cost is None else cost)
 
 
 def winner(standing: Mapping[str, Standing], cpu: str) -> str:

@@ -56,12 +56,9 @@ def straight(fixed_s: float, per_event_s: float) -> Curve:
 def fit(points: Sequence[Point]) -> Curve:
     """The curve through these points, at least one, in ascending order of `records`.
 
-    With one point alone nothing says what is fixed: all is taken for cost per event above it and for fixed cost below,
-    which is the slower of the two wherever it is asked.
+    With one point alone nothing says what is fixed; half is taken to be, so that it looks worth trying other sizes.
     """
     fixed_s, per_event_s = _line(points)
-    if len(points) == 1:
-        return Curve(fixed_s, per_event_s, False, np.maximum(points[0].seconds, per_event_s * SIZES))
     misses = sorted(abs(fixed_s + per_event_s * point.records - point.seconds) / point.seconds for point in points)
     if len(points) < 3 or misses[len(misses) // 2] <= _RESIDUAL_MAX:
         return straight(fixed_s, per_event_s)
@@ -71,7 +68,7 @@ def fit(points: Sequence[Point]) -> Curve:
 def _line(points: Sequence[Point]) -> tuple[float, float]:
     """Fixed and per-event cost, neither below 0: least squares of relative errors, outlying points weighing less."""
     if len(points) == 1:
-        return 0.0, points[0].seconds / points[0].records
+        return points[0].seconds / 2, points[0].seconds / 2 / points[0].records
     records = np.array([point.records for point in points])
     seconds = np.array([point.seconds for point in points])
     certain = np.array([point.weight for point in points])

@@ -3,6 +3,7 @@
 A batch closes at n records or when its oldest event has waited for W; one server takes batches in turn. With m the
 records that come to be in a batch, S the time of a batch and rho = rate * S(m) / (m * servers):
 
+    m   = min(n, rate * max(S, W) + exp(-rate * (S - W)+))                 (what comes from one start to the next)
     p99 = max(fill wait, wait for the batch in service) + p99 of S(m) + Wq
     Wq  = S * (Ca^2/m + Cs^2)/2 / (1 - rho) * ln(max(1, rho/0.01))     (Kingman's approximation, exponential tail)
 
@@ -38,16 +39,16 @@ def predict(
     service: Service, servers: int, records_max: Floats, wait_s: Floats, rate: float, stable_load: float
 ) -> Prediction:
     """Predict candidates at a steady `rate` in events per second, above 0. Arrays are float64[n], one per candidate."""
-    filling = np.minimum(records_max, 1.0 + rate * wait_s)
-    records = filling
+    records = np.minimum(records_max, 1.0 + rate * wait_s)
     per_event = rate * service.curve.per_event_s
     if per_event < servers:
-        # Where a server takes what has come while it was busy, a line's batches settle at this size.
+        # Where a server takes what has come while it was busy, a line's batches settle at about this size.
         settled = rate * service.curve.fixed_s / (servers - per_event)
-        records = np.minimum(records_max, np.maximum(filling, settled))
+        records = np.minimum(records_max, np.maximum(records, settled))
     for _ in range(_ROUNDS):
-        came = rate * np.interp(records, SIZES, service.curve.table) / servers
-        records = np.minimum(records_max, np.maximum(filling, came))
+        service_s = np.interp(records, SIZES, service.curve.table) / servers
+        came = rate * np.maximum(service_s, wait_s) + np.exp(-rate * np.maximum(service_s - wait_s, 0.0))
+        records = np.minimum(records_max, came)
     mean_s = np.interp(records, SIZES, service.curve.table)
     p50_s = mean_s * np.interp(records, SIZES, service.p50_ratios)
     p99_s = mean_s * np.interp(records, SIZES, service.p99_ratios)

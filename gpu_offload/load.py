@@ -6,11 +6,14 @@ import math
 from typing import Final
 
 from millstream.gpu_offload.arrivals import Arrivals
-from millstream.gpu_offload.candidates import RATE_MIN
 from millstream.gpu_offload.decision import DeviceState, Inputs
+from millstream.gpu_offload.question import RATE_MIN
 
 _BACKLOG_VALID_S: Final = 1.0
+_REMEMBERED_MAX_S: Final = 10.0
+# In slots of arrivals.
 _TENTH: Final = 4
+_SECOND: Final = 40
 # A rate must leave what was planned by this factor, and by this many deviations of chance, to be another load.
 _MORE: Final = 1.2
 _LESS: Final = 0.6
@@ -29,6 +32,8 @@ class Load:
         self.arrivals = Arrivals(min(_RESOLUTION_MAX_S, max(_RESOLUTION_MIN_S, budget_s * _RESOLUTION)))
         self.is_backlog = False
         self._planned = 0.0
+        self._wait_s = 0.0
+        self._look_again_at = math.inf
         self._backlog = 0
         self._backlog_at = -math.inf
 
@@ -37,12 +42,21 @@ class Load:
         self._backlog = records
         self._backlog_at = now
 
-    def inputs(self, now: float, remembered_s: float, states: dict[str, DeviceState]) -> Inputs:
-        """What a decision is made from; from now on `planned` is the measure. Peaks count for `remembered_s`."""
+    def inputs(self, now: float, remembered_s: float, wait_s: float, states: dict[str, DeviceState]) -> Inputs:
+        """What a decision is made from; from now on it is what was planned for.
+
+        Peaks count for `remembered_s`, and for longer while the load is steady. `wait_s` is for how long batches are
+        being gathered: what waits for that is no backlog.
+        """
+        self._wait_s = wait_s
         self.is_backlog = self._has_backlog(now)
         rate_now = self.arrivals.rate(now)
-        remembered_s = min(10.0, max(remembered_s, self.arrivals.steady_s(now)))
-        self._planned = max(rate_now, self.arrivals.rate_high(now, remembered_s))
+        window_s = min(_REMEMBERED_MAX_S, max(remembered_s, self.arrivals.steady_s(now)))
+        self._planned = max(rate_now, self.arrivals.rate_high(now, window_s))
+        if not self._is_less(now):
+            self._look_again_at = math.inf
+        elif self._look_again_at == math.inf:
+            self._look_again_at = now + window_s
         return Inputs(
             rate_now,
             self.arrivals.rate_high(now),
@@ -59,19 +73,25 @@ class Load:
         return rate > _MORE * self._planned + _by_chance(rate)
 
     def has_left(self, now: float, *, is_dear: bool) -> bool:
-        """Whether the load is another one than was planned for; of less of it only a dear device need be told."""
+        """Whether the load is another one than was planned for; of less of it only a dear device need be told.
+
+        Of less it is told twice: at once, and when the peak before it does not count any more.
+        """
         if self._has_backlog(now) != self.is_backlog or self.is_overrun(now):
             return True
         if not is_dear:
             return False
-        rate = self.arrivals.rate(now)
-        return rate < _LESS * self._planned - _by_chance(self._planned)
+        return now >= self._look_again_at or (self._look_again_at == math.inf and self._is_less(now))
+
+    def _is_less(self, now: float) -> bool:
+        return self.arrivals.rate(now) < _LESS * self._planned - _by_chance(self._planned)
 
     def _has_backlog(self, now: float) -> bool:
-        """More waits elsewhere than arrives within the budget; half of it once there is a backlog."""
+        """More waits elsewhere than arrives within budget and wait; half of it once there is a backlog."""
         if now - self._backlog_at > _BACKLOG_VALID_S:
             return False
-        bound = self._budget_s * max(self.arrivals.rate(now), RATE_MIN)
+        rate = max(self.arrivals.rate(now), self.arrivals.rate(now, _SECOND), RATE_MIN)
+        bound = (self._budget_s + self._wait_s) * rate
         return self._backlog > (bound / 2 if self.is_backlog else bound)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.gpu_offload.candidates import RATE_MIN, Question
 from millstream.gpu_offload.choosing import Standing
 from millstream.gpu_offload.cost import break_even_core_us, cost_per_million
 from millstream.gpu_offload.decision import UNBOUNDED_S, Candidate, DeviceSpec
+from millstream.gpu_offload.question import Question
 from millstream.gpu_offload.words import money, quantity, seconds
 
 
@@ -49,7 +49,7 @@ def chance(
 
 def _against_a_cpu_that_fails(cpu: Candidate, question: Question) -> Chance:
     if question.backlog:
-        surplus = max(question.rate_planned, RATE_MIN) * (1.0 / max(cpu.load, 1e-9) - 1.0)
+        surplus = question.rate_planned * (1.0 / max(cpu.load, 1e-9) - 1.0)
         if surplus * question.settings.start_s >= question.backlog:
             return Chance(False, "the CPU will have cleared the backlog before a device is ready")
         return Chance(True, f"the CPU needs too long for a backlog of {quantity(question.backlog)} events")
@@ -60,7 +60,7 @@ def _against_a_cpu_that_fails(cpu: Candidate, question: Question) -> Chance:
 
 def _least_cost(spec: DeviceSpec, question: Question) -> float:
     """The cost per million events of a device whose largest batch within half of the budget takes its floor."""
-    rate = max(question.drain_rate if question.backlog else question.rate_cost, RATE_MIN)
+    rate = question.drain_rate if question.backlog else question.rate_cost
     records = max(1.0, rate * question.budget_s / 2)
     busy = min(spec.servers, rate * spec.fixed_floor_s / records)
     return cost_per_million(spec, question.core_price_per_hour, busy, rate)

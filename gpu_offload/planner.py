@@ -12,14 +12,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millstream.gpu_offload import choosing, never_win
-from millstream.gpu_offload.candidates import Question
 from millstream.gpu_offload.choosing import Standing
 from millstream.gpu_offload.cost import core_price
 from millstream.gpu_offload.decision import Decision, DeviceSpec, DeviceState, Option, Probe, ReasonCode
-from millstream.gpu_offload.judging import Judge, shown
+from millstream.gpu_offload.guard import Guard
+from millstream.gpu_offload.judging import Judge
 from millstream.gpu_offload.load import Load
 from millstream.gpu_offload.planner_settings import PlannerSettings
 from millstream.gpu_offload.probing import Probing
+from millstream.gpu_offload.question import Question
 from millstream.gpu_offload.reasons import reason_for
 from millstream.gpu_offload.reports import report
 from millstream.gpu_offload.service_model import bucket_of
@@ -33,6 +34,8 @@ _SETTLING_S: Final = 1.0
 _KEEP_WANTED_S: Final = 60.0
 # When a switch is in the air, a second is too long to wait for the next look.
 _TORN_S: Final = 0.25
+# So many candidates of each device are kept in the record.
+_SHOWN: Final = 3
 
 
 class Planner:
@@ -65,6 +68,7 @@ class Planner:
         self._load = Load(budget_s)
         self._judge = Judge(self._settings, budget_s, core_price(devices), seed)
         self._steadiness = Steadiness(self._settings)
+        self._guard = Guard(self._settings.breaches_max)
         self._trouble = Trouble(self._settings)
         self._patience = Patience(self._settings)
         self._probing = Probing(self._settings)
@@ -100,11 +104,11 @@ class Planner:
     def latency(self, now: float, seconds: float) -> None:
         """The longest time in which an event of a batch that has just ended was answered."""
         is_excused = self._load.is_backlog or now - self._switched_at < _SETTLING_S or self._load.is_overrun(now)
-        if seconds <= self._budget_s or is_excused:
-            return
-        if self._trouble.late(now):
+        if self._guard.batch(now, is_late=seconds > self._budget_s and not is_excused):
             self._alarm = "late batches"
-            if self._option.device != self._cpu:
+            if self._option.device == self._cpu:
+                self._guard.tighten(now)
+            else:
                 self._trouble.trip(now, self._option.device)
 
     def device_state(self, now: float, device: str, state: DeviceState, why: str = "") -> None:
@@ -163,11 +167,11 @@ class Planner:
 
     def decide(self, now: float) -> Decision:
         """Choose anew, and say why."""
-        inputs = self._load.inputs(now, self._patience.seconds(now), self._states())
-        question = self._judge.question(self._load, inputs)
+        inputs = self._load.inputs(now, self._patience.seconds(now), self._option.wait_s, self._states())
+        question = self._judge.question(self._load, inputs, self._guard.part(now))
         rivals = [name for name in self._devices if name != self._cpu and self._is_eligible(now, name)]
         judged = self._judge.judged(now, self._devices, self._cpu, rivals, self._load, question)
-        standing = choosing.standings(judged, self._settings, is_backlog=self._load.is_backlog)
+        standing = {name: choosing.standing_of(outlook) for name, outlook in judged.items()}
         self._look_for_chances(now, standing, question)
         left = self._option.device
         chosen, code = self._choose(now, standing, rivals)
@@ -184,7 +188,7 @@ class Planner:
             code,
             reason_for(code, chosen, left, standing, self._devices, question),
             inputs,
-            shown(judged, standing),
+            tuple(one for outlook in judged.values() for one in outlook.first(_SHOWN)),
             chosen != left,
             tuple(report(now, one, standing, question) for one in self._devices.values()),
             question.limit_s,
@@ -198,7 +202,7 @@ class Planner:
         return (
             device.is_usable
             and device.model.known
-            and device.spec.fixed_floor_s <= self._budget_s
+            and device.fixed_s <= self._budget_s
             and not self._trouble.is_out(now, name)
         )
 

@@ -20,8 +20,9 @@ class PlannerSettings:
     A dearer choice is left when what it costs too much has added up to `switch_gain_s` seconds of its own cost; gains
     of less than `gain_min` are noise. A device that was left for money is not chosen for money again for `dwell_s`.
     After one had to be left for trouble, it is not chosen again for `cool_down_s`, doubling up to `cool_down_max_s`.
-    `breaches_max` late batches within a second are trouble. After a drop of the load the planner stays prepared for
-    `patience_s`, doubling up to `patience_max_s` each time it turns out to have been too soon.
+    `breaches_max` late batches within a second are trouble, if they are more than a few percent of all. After a drop
+    of the load the planner stays prepared for `patience_s`, doubling up to `patience_max_s` each time it turns out to
+    have been too soon.
 
     Shadow runs take `probe_share` of a device's time at most; what is known is measured again after `stale_s`. A
     device takes about `start_s` until it is ready. Candidates may be `stretch` times the largest batch measured.

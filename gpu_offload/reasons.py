@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.gpu_offload.candidates import Question
 from millstream.gpu_offload.choosing import Standing
 from millstream.gpu_offload.decision import ReasonCode
+from millstream.gpu_offload.question import Question
 from millstream.gpu_offload.watched_device import WatchedDevice
 from millstream.gpu_offload.words import money, quantity, seconds
 

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from millstream.gpu_offload.curve import BUCKETS, Floats
-from millstream.gpu_offload.service_model import DRAWS, Service
+from millstream.gpu_offload.curve import BUCKETS, Floats, straight
+from millstream.gpu_offload.service_model import DRAWS, Service, certain
 from millstream.processor.kernels import kernel
 
 _LOWEST_S: Final = 1e-6
@@ -77,6 +77,11 @@ def replay(
         events,
         float(end - times[0]) if len(times) else 0.0,
     )
+
+
+def warm_up() -> None:
+    """Have the kernel compiled or loaded, which takes up to a few seconds the first time; in a thread, if need be."""
+    replay(np.zeros(1), np.ones(1), certain(straight(1e-3, 0.0)), 1, 1, 0.0, 1.0, draw_luck(0))
 
 
 def draw_luck(seed: int) -> npt.NDArray[np.int64]:

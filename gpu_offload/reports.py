@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.gpu_offload.candidates import Question
 from millstream.gpu_offload.choosing import Standing
 from millstream.gpu_offload.cost import break_even_core_us
 from millstream.gpu_offload.curve import straight
 from millstream.gpu_offload.decision import DeviceReport
+from millstream.gpu_offload.question import Question
 from millstream.gpu_offload.service_model import certain
 from millstream.gpu_offload.watched_device import WatchedDevice
 

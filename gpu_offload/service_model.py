@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -35,21 +36,26 @@ _CORRECTED_WEIGHT: Final = 0.2
 _SPREAD_OWN: Final = 200.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Service:
-    """A model at one moment. `p50_ratios` and `p99_ratios` are over the mean, at `SIZES`; so are `draws`' rows.
+    """A model at one moment. `p50_ratios` and `p99_ratios` are over the mean, at `SIZES`.
 
-    `records_low` and `records_high` bound what was measured.
+    `records_low` and `records_high` bound what was measured. `spreads[place]` is the spread at each of `SIZES`.
     """
 
     curve: Curve
     p50_ratios: Floats
     p99_ratios: Floats
-    draws: Floats
-    """float64[BUCKETS, DRAWS], ascending in each row."""
+    spreads: tuple[Histogram, ...]
     records_low: float
     records_high: float
     samples: int
+
+    @cached_property
+    def draws(self) -> Floats:
+        """Ratios over the mean that are all equally likely, float64[BUCKETS, DRAWS], ascending in each row."""
+        rows = {id(spread): spread.quantiles(_PARTS) for spread in self.spreads}
+        return np.array([rows[id(spread)] for spread in self.spreads])
 
     def p50_s(self, records: float) -> float:
         """The median time of a batch."""
@@ -63,7 +69,7 @@ class Service:
 def certain(curve: Curve, records_high: float = float(SIZES[-1])) -> Service:
     """The model of a device without spread: a prior, or a law that is known."""
     ones = np.ones(BUCKETS)
-    return Service(curve, ones, ones, np.ones((BUCKETS, DRAWS)), 1.0, records_high, 0)
+    return Service(curve, ones, ones, (Histogram(),) * BUCKETS, 1.0, records_high, 0)
 
 
 class _Bucket:
@@ -207,7 +213,6 @@ class ServiceModel:
             spreads.append(own if is_enough else own.merged(everything))
         nearest = [min(range(len(known)), key=lambda one: abs(known[one] - place)) for place in range(BUCKETS)]
         quantiles = [spread.quantiles(_P50_P99) for spread in spreads]
-        draws = [spread.quantiles(_PARTS) for spread in spreads]
         p50 = np.array([quantiles[one][0] for one in nearest])
         p99_s = np.maximum.accumulate(np.array([quantiles[one][1] for one in nearest]) * self._curve.table)
         highest = self._buckets[known[-1]]
@@ -216,7 +221,7 @@ class ServiceModel:
             self._curve,
             p50,
             np.maximum(p99_s / self._curve.table, p50),
-            np.array([draws[one] for one in nearest]),
+            tuple(spreads[one] for one in nearest),
             lowest.records / lowest.weight,
             highest.records / highest.weight,
             self.samples,

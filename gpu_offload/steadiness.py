@@ -8,7 +8,6 @@ left for trouble is out for a while, longer each time.
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from millstream.gpu_offload.planner_settings import PlannerSettings
 
@@ -46,18 +45,12 @@ class Steadiness:
 
 
 class Trouble:
-    """Devices that had to be left: late batches that the load does not explain, and for how long they are out."""
+    """Devices that had to be left, and for how long they are out."""
 
     def __init__(self, settings: PlannerSettings) -> None:
         self._settings = settings
-        self._late: deque[float] = deque(maxlen=settings.breaches_max)
         self._until: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
-
-    def late(self, now: float) -> bool:
-        """A batch was late; whether that is one too many within a second."""
-        self._late.append(now)
-        return len(self._late) == self._settings.breaches_max and now - self._late[0] <= 1.0
 
     def trip(self, now: float, device: str) -> float:
         """The device is out from now on; answers until when. Forgiven after four times as long without trouble."""
@@ -67,15 +60,10 @@ class Trouble:
         pause_s = min(self._settings.cool_down_max_s, max(self._settings.cool_down_s, 2 * pause_s))
         self._pause_s[device] = pause_s
         self._until[device] = now + pause_s
-        self._late.clear()
         return self._until[device]
 
     def is_out(self, now: float, device: str) -> bool:
         return now < self._until.get(device, -math.inf)
-
-    def out_until(self, device: str) -> float:
-        """When the device may be chosen again; minus infinity where there was no trouble."""
-        return self._until.get(device, -math.inf)
 
 
 class Patience:

@@ -51,6 +51,12 @@ class WatchedDevice:
         return self._cap if now < self._cap_until else RECORDS_MAX
 
     @property
+    def fixed_s(self) -> float:
+        """What a batch takes at least: the smallest one as measured, or the floor that is taken for granted."""
+        service = self.model.service()
+        return self.spec.fixed_floor_s if service is None else service.p50_s(1)
+
+    @property
     def is_usable(self) -> bool:
         """Whether batches may go to it, as far as its own state says."""
         return self.state == "ready" and not self.is_wrong
