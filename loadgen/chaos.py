@@ -10,6 +10,7 @@ command. A missed time does not: it stands in the report beside its target.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import signal
 import sys
@@ -30,6 +31,7 @@ from millstream.loadgen.chaos_cases import CASES, ROWS, Case
 from millstream.loadgen.chaos_report import detections, pauses, takeovers, write_report
 from millstream.loadgen.chaos_stage import Brokers, Level
 from millstream.loadgen.chaos_timing import Quantiles
+from millstream.loadgen.chaos_warm_up import WARM_UP_S, warm_up
 from millstream.loadgen.report_file import check_report
 from millstream.processor.errors import MillstreamError, SettingsError
 
@@ -50,6 +52,7 @@ class ChaosSettings:
     levels: tuple[Level, ...] = (Level.IDLE,)
     rounds: int = 3
     seed: int = 1
+    warm_up_s: float = WARM_UP_S
 
     def __post_init__(self) -> None:
         mistakes = [f"there is no row {row!r}; there are {', '.join(ROWS)}" for row in self.rows if row not in ROWS]
@@ -59,6 +62,8 @@ class ChaosSettings:
         ]
         if not 1 <= self.rounds <= _ROUNDS_MAX:
             mistakes.append(f"rounds is {self.rounds}; give 1 to {_ROUNDS_MAX}")
+        if not 0 <= self.warm_up_s < math.inf:
+            mistakes.append(f"the warm-up is {self.warm_up_s:g} s; give 0 or more")
         if not self.levels:
             mistakes.append("no level is named; give idle, half or full")
         if mistakes:
@@ -91,6 +96,9 @@ def play_all(
                 brokers = stack.enter_context(DevelopmentCluster())
             else:
                 brokers = stack.enter_context(DevelopmentBroker())
+            if settings.warm_up_s:
+                tell(f"warming it up for {settings.warm_up_s:g} s")
+                warm_up(brokers, settings.warm_up_s, settings.seed)
             for case in cases:
                 for level in settings.levels:
                     left = min(settings.rounds, case.rounds_max)
@@ -175,6 +183,7 @@ def _conditions(settings: ChaosSettings, strain: Strain) -> dict[str, object]:
         "broker": f"Apache Kafka {KAFKA_VERSION}, one node (rows with a cluster: three), on the same cores",
         "pipeline": "typed JSON in, a function for each event, typed JSON out; exactly once; 8 shards",
         "levels": {level.value: f"{level.rate:,.0f} events/s{', hogs' if level.has_hogs else ''}" for level in Level},
+        "warm-up": f"{settings.warm_up_s:g} s at half load for each broker or cluster, before its first fault",
         "seed": settings.seed,
         **strain.until_now(),
     }
@@ -190,6 +199,7 @@ def _settings(arguments: argparse.Namespace) -> ChaosSettings:
         cases=tuple(arguments.cases.split(",")) if arguments.cases else (),
         levels=levels,
         rounds=arguments.rounds,
+        warm_up_s=arguments.warm_up,
         seed=arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31),
     )
 
@@ -204,6 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--level", default="idle,half,full", help="how busy the machine is (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="faults of each case at each level (%(default)s)")
     parser.add_argument("--seed", type=int, help="decides victims and phases (drawn, and printed with each case)")
+    parser.add_argument(
+        "--warm-up", type=float, metavar="SECONDS", default=WARM_UP_S, help="load before the first fault (%(default)g)"
+    )
     parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="keep the nodes' logs here")
     parser.add_argument("--json", type=Path, metavar="FILE", default=Path("chaos.json"), help="(%(default)s)")
     return parser

@@ -36,6 +36,8 @@ def rolling_restart(stage: Stage, number: int) -> Round:
     for partition, pause_ms in more.pause_ms.items():
         fault.pause_ms[partition] = max(pause_ms, fault.pause_ms.get(partition, 0.0))
     fault.partitions = sorted(fault.pause_ms)
+    # Both halves settle, and only the second one starts a process.
+    fault.notes |= more.notes
     fault.complaints += more.complaints
     return fault
 
@@ -75,9 +77,12 @@ def _moved(stage: Stage, number: int, name: str, change: Callable[[], Actor]) ->
     after = stage.ledger.membership.holders
     moved = [shard for shard, holder in after.items() if before.get(shard) != holder]
     start = strike.ordered.monotonic_s - _BEFORE_S
-    gaps = longest_gaps(stage.output.since(start), moved, strike.ordered.monotonic_s, settled + _AFTER_S)
+    gaps = longest_gaps(stage.output.since(start), after, strike.ordered.monotonic_s, settled + _AFTER_S)
     fault.partitions = sorted(moved)
-    fault.pause_ms = {partition: gap * 1000 for partition, gap in gaps.items()}
+    fault.pause_ms = {partition: gaps[partition] * 1000 for partition in moved}
+    # What the machine does to everyone, the start of a process on the same cores first of all, is not the move's doing.
+    if others := [gap for partition, gap in gaps.items() if partition not in moved]:
+        fault.notes["pause_of_others_ms"] = round(max(others) * 1000, 1)
     wrong = [record.node for _, record in stage.ledger.all_of(DeadRecord, since)]
     if wrong:
         fault.complaints.append(f"verdicts on {', '.join(wrong)} during a planned move")

@@ -108,6 +108,8 @@ def test_a_page_without_results_has_a_table_without_rows() -> None:
         ({"cases": ("node-kiled",)}, "there is no case 'node-kiled'"),
         ({"rounds": 0}, "rounds is 0"),
         ({"levels": ()}, "no level is named"),
+        ({"warm_up_s": -1.0}, "the warm-up is -1 s"),
+        ({"warm_up_s": float("nan")}, "the warm-up is nan s"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, object], mistake: str) -> None:
