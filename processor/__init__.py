@@ -17,21 +17,26 @@ if TYPE_CHECKING:
         StageError,
     )
     from millstream.processor.graph import KEEP
+    from millstream.processor.offloading import ArrayColumns, Equality, Offloadable, Text
     from millstream.processor.ownership import ownership_token
     from millstream.processor.pipeline import Pipeline
     from millstream.processor.policy import OnError
     from millstream.processor.record import Record
+    from millstream.processor.row_independence import assert_row_independent
     from millstream.processor.stages.column_calls import Columns
     from millstream.processor.stream import Stream
     from millstream.processor.testing import TestOutput, TestRecord, TestResult
 
 __all__ = [
     "KEEP",
+    "ArrayColumns",
     "Columns",
     "DecodeError",
     "EncodeError",
+    "Equality",
     "Fidelity",
     "MillstreamError",
+    "Offloadable",
     "OnError",
     "Pipeline",
     "PipelineError",
@@ -42,14 +47,19 @@ __all__ = [
     "TestOutput",
     "TestRecord",
     "TestResult",
+    "Text",
+    "assert_row_independent",
     "ownership_token",
 ]
 
 # Names are looked up when first used: an agent, which runs no pipeline, should start without loading all the codecs.
 _HOMES = {
     "KEEP": "graph",
+    "ArrayColumns": "offloading",
     "Columns": "stages.column_calls",
+    "Equality": "offloading",
     "Fidelity": "codecs.fidelity",
+    "Offloadable": "offloading",
     "OnError": "policy",
     "Pipeline": "pipeline",
     "Record": "record",
@@ -57,6 +67,8 @@ _HOMES = {
     "TestOutput": "testing",
     "TestRecord": "testing",
     "TestResult": "testing",
+    "Text": "offloading",
+    "assert_row_independent": "row_independence",
     "ownership_token": "ownership",
 }
 

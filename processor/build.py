@@ -20,12 +20,16 @@ from millstream.processor.graph import (
     EventSpec,
     Graph,
     Keep,
+    OffloadSpec,
     ReadSpec,
     Spec,
     WriteSpec,
 )
 from millstream.processor.interfaces import ValueCodec
 from millstream.processor.layout_choice import LayoutError, layout_for
+from millstream.processor.offload_checks import offload_mistakes
+from millstream.processor.offload_choice import offload_columns
+from millstream.processor.offloading import StageDefinition
 from millstream.processor.policy import OnError, as_policy
 from millstream.processor.program import CompiledProgram, Source, Stage, Step
 from millstream.processor.signatures import (
@@ -46,6 +50,8 @@ from millstream.processor.stages.column_calls import ColumnCaller
 from millstream.processor.stages.columns import ColumnsStage, FilterColumnsStage, checked_mask
 from millstream.processor.stages.encoding import Encoder
 from millstream.processor.stages.events import FilterStage, FlatMapStage, MapStage, listing
+from millstream.processor.stages.layouts import RawToFixedLayout
+from millstream.processor.stages.offload import OffloadStage
 from millstream.processor.stages.write import WriteStage, as_headers, as_key, as_timestamp
 from millstream.processor.stalled import WatchPlan
 
@@ -128,6 +134,8 @@ class _Builder:
                 return self._event(index, spec, parent)
             case ColumnsSpec():
                 return self._columns(index, spec, parent)
+            case OffloadSpec():
+                return self._offload(index, spec, parent)
             case WriteSpec():
                 return None, self._write(index, spec, parent)
 
@@ -221,6 +229,33 @@ class _Builder:
             return None, None
         caller = ColumnCaller(spec.function, layout.check, identity)
         return channel, ColumnsStage(caller, layout, encoder, channel.codec)
+
+    def _offload(self, index: int, spec: OffloadSpec, parent: _Channel | None) -> tuple[_Channel | None, Stage | None]:
+        self._report(index, offload_mistakes(spec))
+        if parent is None:
+            return None, None
+        try:
+            columns = offload_columns(parent.codec, parent.type, spec.reads, spec.adds, self._fidelity)
+        except LayoutError as error:
+            self._report(index, error.mistakes)
+            return None, None
+        type_ = columns.type if spec.type is UNSET else spec.type
+        format_ = "fixed" if isinstance(columns.layout, RawToFixedLayout) else parent.format
+        channel = parent if type_ is parent.type else self._channel(index, type_, format_, parent.read)
+        if channel is None:
+            return None, None
+        definition = StageDefinition(
+            self.names[index],
+            spec.offloadable,
+            columns.reads,
+            columns.adds,
+            float(spec.latency_budget_ms) if isinstance(spec.latency_budget_ms, int | float) else 0.0,
+            spec.device,
+            spec.memory_mb,
+            spec.exclusive,
+        )
+        encoder = Encoder(parent.codec)
+        return channel, OffloadStage(definition, columns.layout, encoder, channel.codec, self._identity(index))
 
     def _write(self, index: int, spec: WriteSpec, parent: _Channel | None) -> Stage | None:
         self._report(index, checks.topic_mistakes(spec.topics))
@@ -353,6 +388,7 @@ class _Builder:
             CompiledProgram(() if self.mistakes else self._sources(), dead_letter_topic),
             self._input_codecs(),
             self._output_codecs(),
+            tuple(stage for stage in self._stages if isinstance(stage, OffloadStage)),
             WatchPlan() if self.mistakes else watch_plan(self.graph, self.names, self._stages, self.settings),
         )
 

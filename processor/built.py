@@ -8,6 +8,7 @@ from millstream.processor.codecs.fidelity import Fidelity
 from millstream.processor.graph import Guarantee, MissingTopics, OnOffsetLost, Start
 from millstream.processor.interfaces import Program, ValueCodec
 from millstream.processor.policy import ErrorPolicy
+from millstream.processor.stages.offload import OffloadStage
 from millstream.processor.stalled import WatchPlan
 
 DEFAULT_FIDELITY = Fidelity()
@@ -42,8 +43,8 @@ class BuiltPipeline:
     """A pipeline that has passed all checks.
 
     `dead_letter_topic` is None where no stage dead-letters; `output_topics` does not contain it.
-    `codecs` has the codec of each input topic, `output_codecs` that of each write to an output topic. `watch_plan` says
-    how long stages may take.
+    `codecs` has the codec of each input topic, `output_codecs` that of each write to an output topic. `offloads` are
+    the stages that may run on a device, and `watch_plan` says how long stages may take.
     """
 
     name: str
@@ -57,6 +58,7 @@ class BuiltPipeline:
     program: Program
     codecs: dict[str, ValueCodec]
     output_codecs: dict[str, ValueCodec]
+    offloads: tuple[OffloadStage, ...]
     watch_plan: WatchPlan
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from millstream.processor.offloading import Offloadable
 from millstream.processor.policy import ErrorPolicy
 
 Function: TypeAlias = Callable[..., Any]
@@ -87,6 +88,23 @@ class ColumnsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSpec:
+    """Compute added columns for each batch, on the CPU or on a device."""
+
+    offloadable: Offloadable
+    latency_budget_ms: float
+    reads: Mapping[str, Any] | None
+    adds: Mapping[str, Any]
+    type: Any
+    device: Literal["optional", "required"]
+    memory_mb: int
+    exclusive: bool
+    name: str | None = None
+    on_error: ErrorPolicy | None = None
+    stage_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
     """Write to a topic; with a function as `topic`, to one of `topics`."""
 
@@ -102,7 +120,7 @@ class WriteSpec:
     stage_timeout_s: float | None = None
 
 
-Spec: TypeAlias = ReadSpec | EventSpec | ColumnsSpec | WriteSpec
+Spec: TypeAlias = ReadSpec | EventSpec | ColumnsSpec | OffloadSpec | WriteSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,5 +190,11 @@ def _described(spec: Spec) -> str:
         return f"read {', '.join(map(str, spec.topics))}"
     if isinstance(spec, WriteSpec):
         return f"write {spec.topic if isinstance(spec.topic, str) else ', '.join(map(str, spec.topics))}"
-    function_name = getattr(spec.function, "__name__", "<lambda>")
-    return spec.kind if function_name == "<lambda>" else f"{spec.kind} {function_name}"
+    if isinstance(spec, OffloadSpec):
+        return _with_function("offload", spec.offloadable.cpu or spec.offloadable.array)
+    return _with_function(spec.kind, spec.function)
+
+
+def _with_function(kind: str, function: Function | None) -> str:
+    function_name = getattr(function, "__name__", "<lambda>")
+    return kind if function_name == "<lambda>" else f"{kind} {function_name}"

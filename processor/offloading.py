@@ -111,10 +111,20 @@ class Offloadable:
     version: str = ""
     equality: Equality = EXACT
 
+    def compute(self, columns: ArrayColumns, resident: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+        """The reference's answer: what `cpu` makes of these columns of NumPy arrays, or `array` with NumPy as `xp`.
+
+        `resident` has the resident arrays, where there are any, and nothing else.
+        """
+        if self.cpu is not None:
+            return self.cpu(columns, *resident)
+        assert self.array is not None
+        return self.array(np, columns, *resident)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """One column: fixed-width with a dtype (and a shape per row), or text."""
+    """One column: fixed-width with a dtype in native byte order (and a shape per row), or text."""
 
     name: str
     dtype: np.dtype[Any]
@@ -164,19 +174,34 @@ class Placement(Protocol):
     def gathering(self) -> Gathering:
         """How the input of the stage is to be gathered for now."""
 
+    def arrived(self, rows: int, byte_count: int) -> None:
+        """So many rows have come to the stage."""
+
     def route(self, rows: int) -> Route:
         """Where a batch of so many rows goes."""
 
     async def compute(self, route: Route, columns: ArrayColumns) -> Mapping[str, npt.NDArray[Any]] | None:
         """The device's answer; None for any trouble whatever: then the caller computes the same rows on the CPU."""
 
-    def observed(
-        self, route: Route, rows: int, seconds: float, columns: ArrayColumns, answer: Mapping[str, Any]
-    ) -> None:
-        """A batch was computed there, in so many seconds from bytes to bytes. Columns and answer may be kept."""
+    def refused(self, route: Route, why: str) -> None:
+        """What `compute` answered there cannot be used, and the rows were computed on the CPU."""
 
-    def arrived(self, rows: int, byte_count: int, backlog: int) -> None:
-        """So many rows have come in for the stage; `backlog` records more are known to wait."""
+    def observed(
+        self,
+        route: Route,
+        rows: int,
+        seconds: float,
+        columns: Callable[[], ArrayColumns],
+        answer: Mapping[str, Any],
+    ) -> None:
+        """A batch was computed there, in so many seconds from bytes to bytes. What the columns were can be asked for
+        at once and kept, and so can the answer."""
+
+    def waited(self, seconds: float) -> None:
+        """A batch is through all stages; its oldest record had come in so many seconds before."""
+
+    def backlog(self, records: int) -> None:
+        """So many records are known to wait in the log for now."""
 
 
 class OnCpu:
@@ -184,16 +209,30 @@ class OnCpu:
 
     gathering: Final = NO_WAIT
 
+    def arrived(self, rows: int, byte_count: int) -> None:
+        pass
+
     def route(self, rows: int) -> Route:  # noqa: ARG002  # always the same
         return ON_CPU
 
     async def compute(self, route: Route, columns: ArrayColumns) -> None:  # noqa: ARG002  # never called
         raise AssertionError("nothing but the CPU is here")
 
+    def refused(self, route: Route, why: str) -> None:
+        pass
+
     def observed(
-        self, route: Route, rows: int, seconds: float, columns: ArrayColumns, answer: Mapping[str, Any]
+        self,
+        route: Route,
+        rows: int,
+        seconds: float,
+        columns: Callable[[], ArrayColumns],
+        answer: Mapping[str, Any],
     ) -> None:
         pass
 
-    def arrived(self, rows: int, byte_count: int, backlog: int) -> None:
+    def waited(self, seconds: float) -> None:
+        pass
+
+    def backlog(self, records: int) -> None:
         pass

@@ -14,9 +14,11 @@ from millstream.processor.graph import (
     HeadersAnswer,
     Keep,
     KeyAnswer,
+    OffloadSpec,
     Spec,
     WriteSpec,
 )
+from millstream.processor.offloading import ArrayColumns, Offloadable
 from millstream.processor.policy import ErrorPolicy
 from millstream.processor.record import Record
 from millstream.processor.stages.column_calls import Columns
@@ -298,6 +300,48 @@ class Stream(Generic[T]):
         return self._stream(
             self._columns("filter_columns", function, reads, {}, UNSET, stage_timeout_s, name, on_error)
         )
+
+    def offload(
+        self,
+        function: Callable[[ArrayColumns], Mapping[str, Any]] | Offloadable,
+        *,
+        latency_budget_ms: float,
+        reads: Mapping[str, Any] | None = None,
+        adds: Mapping[str, Any],
+        type: object = UNSET,  # noqa: A002  # the word that users look for
+        device: Literal["optional", "required"] = "optional",
+        memory_mb: int = 0,
+        exclusive: bool = False,
+        stage_timeout_s: float | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[Any]:
+        """As `columns`, and it may run on a device: millstream measures, and decides where and in which batches.
+
+        A plain function is the form for the CPU; `Offloadable` has others beside it. They get `ArrayColumns` and
+        answer exactly the columns of `adds`, which are fixed-width and have a value in each row. `reads` is as in
+        `columns`; text is a `Text`. Raw values are read as ``columns["value"]``, and
+        ``adds={"value": dtype}`` puts items of a dtype in their place.
+
+        `latency_budget_ms` is for the 99th percentile, from when a record was fetched to when the stage is done with
+        it. `device="required"`: the stage's shards run only on nodes that have a device. `memory_mb` is what the stage
+        takes of a device's memory beside its batches; `exclusive` lets no other stage have the same device.
+        """
+        offloadable = function if isinstance(function, Offloadable) else Offloadable(cpu=function)
+        spec = OffloadSpec(
+            offloadable=offloadable,
+            latency_budget_ms=latency_budget_ms,
+            reads=reads,
+            adds=adds,
+            type=type,
+            device=device,
+            memory_mb=memory_mb,
+            exclusive=exclusive,
+            name=name,
+            on_error=on_error,
+            stage_timeout_s=stage_timeout_s,
+        )
+        return self._stream(self._add(spec))
 
     def write(
         self,

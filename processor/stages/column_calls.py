@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -107,8 +107,12 @@ class ColumnCaller(Generic[R]):
     check: Callable[[Any, int], R]
     identity: Identity
 
-    async def call(self, columns: Columns, batch: Batch, input_rows: Index) -> tuple[list[Piece[R]], Index]:
+    async def call(
+        self, columns: Columns, batch: Batch, input_rows: Index, portions: Sequence[Index] = ()
+    ) -> tuple[list[Piece[R]], Index]:
         """The answers for all rows but those at fault, in the order of the rows, and the rows at fault.
+
+        With `portions` only for the rows in them, and the function is called for one portion at a time.
 
         When the function raises, or answers what cannot be used, the rows are halved until those at fault stand
         alone: about `2 log2(n)` calls for each of them. So the function must depend on nothing but its columns, row by
@@ -117,7 +121,7 @@ class ColumnCaller(Generic[R]):
         """
         pieces: list[Piece[R]] = []
         policy = self.identity.policy
-        errors = self._bisect(columns, np.arange(len(columns)), pieces, batch.mark)
+        errors = self._bisect(columns, portions or [np.arange(len(columns))], pieces, batch.mark)
         attempts = 1
         while errors and attempts <= policy.retries:
             batch.mark.rest()
@@ -125,15 +129,17 @@ class ColumnCaller(Generic[R]):
             batch.mark.alive()
             again = np.array(sorted(errors), np.int64)
             batch.counts.retries += len(again)
-            errors = self._bisect(columns, again, pieces, batch.mark)
+            errors = self._bisect(columns, [again], pieces, batch.mark)
             attempts += 1
         for row in sorted(errors):
             batch.fail(Failure(self.identity, int(input_rows[row]), errors[row], attempts))
         return pieces, np.array(sorted(errors), np.int64)
 
-    def _bisect(self, columns: Columns, rows: Index, pieces: list[Piece[R]], mark: StageMark) -> dict[int, Exception]:
+    def _bisect(
+        self, columns: Columns, portions: Sequence[Index], pieces: list[Piece[R]], mark: StageMark
+    ) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
-        waiting = [rows]
+        waiting = list(reversed(portions))
         stops = self.identity.policy.action == "stop" and not self.identity.policy.retries
         while waiting and not (stops and errors):
             some = waiting.pop()

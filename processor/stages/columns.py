@@ -13,7 +13,7 @@ import numpy as np
 
 from millstream.processor.columns import NULL_SIZE, Bools, Index, Slices
 from millstream.processor.interfaces import ValueCodec
-from millstream.processor.stages.batch import Batch, Failure
+from millstream.processor.stages.batch import Batch, Failure, Identity
 from millstream.processor.stages.calls import WrongAnswerError, refuse_awaitable
 from millstream.processor.stages.column_calls import ColumnCaller, Columns, Piece
 from millstream.processor.stages.encoding import Encoder
@@ -24,7 +24,7 @@ __all__ = ["Columns", "ColumnsStage", "FilterColumnsStage", "checked_mask"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
+class Given:
     """The values of a flow that a column function can be asked about, at `places` of the flow.
 
     `rows` are their rows in `opened`; `null` tells where the flow has tombstones.
@@ -38,7 +38,8 @@ class _Input:
     columns: Columns
 
 
-def _open(flow: Flow, encoder: Encoder, layout: Layout, caller: ColumnCaller[Any], batch: Batch) -> _Input:
+def open_columns(flow: Flow, encoder: Encoder, layout: Layout, identity: Identity, batch: Batch) -> Given:
+    """The flow's values as columns; those that cannot be read are failures of the stage."""
     if not encoder.as_they_are(flow):
         flow = flow.decoded(batch)
     encoded = encoder.encode(flow)
@@ -52,13 +53,13 @@ def _open(flow: Flow, encoder: Encoder, layout: Layout, caller: ColumnCaller[Any
     opened = layout.open(encoded.values if whole else encoded.values.take(places))
     failed |= {int(places[row]): error for row, error in opened.errors.items()}
     for place in sorted(failed):
-        batch.fail(Failure(caller.identity, int(flow.rows[place]), failed[place], 1))
+        batch.fail(Failure(identity, int(flow.rows[place]), failed[place], 1))
     rows = np.arange(len(places))
     columns = _columns(flow, encoded.values, places, opened, batch)
     if opened.errors:
         rows = np.delete(rows, np.fromiter(opened.errors, np.int64, len(opened.errors)))
         columns = columns.take(rows)
-    return _Input(flow, null, places[rows], opened, rows, columns)
+    return Given(flow, null, places[rows], opened, rows, columns)
 
 
 def _columns(flow: Flow, values: Slices, places: Index, opened: Opened, batch: Batch) -> Columns:
@@ -90,28 +91,36 @@ class ColumnsStage:
 
     async def run(self, flow: Flow, batch: Batch) -> tuple[Flow]:
         """One flow of the new bytes."""
-        given = _open(flow, self.encoder, self.layout, self.caller, batch)
-        flow = given.flow
-        alive = given.null.copy()
-        parts: list[Slices] = []
-        places: list[Index] = []
+        given = open_columns(flow, self.encoder, self.layout, self.caller.identity, batch)
+        pieces: list[Piece[Answer]] = []
         if len(given.columns):
-            pieces, _ = await self.caller.call(given.columns, batch, flow.rows[given.places])
-            for piece in pieces:
-                at = given.places[piece.rows]
-                written = self.layout.write(given.opened, given.rows[piece.rows], piece.answer)
-                alive[at] = True
-                for row in sorted(written.errors):
-                    alive[at[row]] = False
-                    batch.fail(Failure(self.caller.identity, int(flow.rows[at[row]]), written.errors[row], 1))
-                parts.append(written.values)
-                places.append(at)
-        values = _in_place(parts, places, len(flow))
-        rows = flow.rows
-        if not alive.all():
-            values, rows = values.take(alive), rows[alive]
-        stored = Stored(values, rows, self.codec, self.caller.identity)
-        return (Flow(rows, stored, stored.order),)
+            pieces, _ = await self.caller.call(given.columns, batch, given.flow.rows[given.places])
+        return (write_back(given, pieces, self.layout, self.codec, self.caller.identity, batch),)
+
+
+def write_back(
+    given: Given, pieces: Sequence[Piece[Answer]], layout: Layout, codec: ValueCodec, identity: Identity, batch: Batch
+) -> Flow:
+    """What the pieces answer put into the values; tombstones stay, and rows without an answer are gone."""
+    flow = given.flow
+    alive = given.null.copy()
+    parts: list[Slices] = []
+    places: list[Index] = []
+    for piece in pieces:
+        at = given.places[piece.rows]
+        written = layout.write(given.opened, given.rows[piece.rows], piece.answer)
+        alive[at] = True
+        for row in sorted(written.errors):
+            alive[at[row]] = False
+            batch.fail(Failure(identity, int(flow.rows[at[row]]), written.errors[row], 1))
+        parts.append(written.values)
+        places.append(at)
+    values = _in_place(parts, places, len(flow))
+    rows = flow.rows
+    if not alive.all():
+        values, rows = values.take(alive), rows[alive]
+    stored = Stored(values, rows, codec, identity)
+    return Flow(rows, stored, stored.order)
 
 
 def _in_place(parts: Sequence[Slices], places: Sequence[Index], count: int) -> Slices:
@@ -136,7 +145,7 @@ class FilterColumnsStage:
 
     async def run(self, flow: Flow, batch: Batch) -> tuple[Flow]:
         """One flow of what is let through."""
-        given = _open(flow, self.encoder, self.layout, self.caller, batch)
+        given = open_columns(flow, self.encoder, self.layout, self.caller.identity, batch)
         kept = given.null.copy()
         if len(given.columns):
             pieces: list[Piece[Bools]]

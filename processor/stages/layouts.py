@@ -185,3 +185,20 @@ def extended(dtype: np.dtype[Any], adds: Mapping[str, Any]) -> np.dtype[Any]:
         offsets.append(size)
         size += added.itemsize
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+@dataclass(frozen=True, slots=True)
+class RawToFixedLayout:
+    """Bytes in, as `columns.value` has them and under the name of value; items of a dtype out, in their place."""
+
+    after: FixedWidthCodec
+
+    def open(self, values: Slices) -> Opened:
+        return Opened({"value": values}, {}, {}, values)
+
+    def check(self, answer: Any, count: int) -> Answer:
+        value = as_mapping(answer, {"value": bytes}, {"value": bytes})["value"]
+        return Answer({"value": as_array("value", value, self.after.dtype, count)})
+
+    def write(self, opened: Opened, rows: Index, answer: Answer) -> Encoded:  # noqa: ARG002  # all is in the answer
+        return Encoded(self.after.encode_array(np.asarray(answer.columns["value"]).astype(self.after.dtype)))

@@ -10,12 +10,15 @@ import pytest
 import millstream.processor
 
 PUBLIC = [
+    "ArrayColumns",
     "Columns",
     "DecodeError",
     "EncodeError",
+    "Equality",
     "Fidelity",
     "KEEP",
     "MillstreamError",
+    "Offloadable",
     "OnError",
     "Pipeline",
     "PipelineError",
@@ -26,6 +29,8 @@ PUBLIC = [
     "TestOutput",
     "TestRecord",
     "TestResult",
+    "Text",
+    "assert_row_independent",
     "ownership_token",
 ]
 
