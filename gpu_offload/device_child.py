@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from millstream.gpu_offload.device_choice import check_device
+from millstream.processor.errors import SettingsError
 from millstream.processor.restarts import RestartPolicy, deaths_in_row, delay_s
 
-_REAP_WAIT_S = 1.0
-_LINE_BYTES_MAX = 1 << 16
+_REAP_WAIT_S: Final = 1.0
+_LINE_BYTES_MAX: Final = 1 << 16
+# As much as a Unix socket's address holds on every system.
+_PATH_BYTES_MAX: Final = 103
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class DeviceChild:
         check_device(device)
         self.name = name
         self.path = str(directory / f"{name}.sock")
+        if len(os.fsencode(self.path)) > _PATH_BYTES_MAX:
+            raise SettingsError("the device cannot be started", [f"{self.path} is too long for a Unix socket's path"])
         self._device = device
         self._heard = heard
         self._policy = policy or RestartPolicy()

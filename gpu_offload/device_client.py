@@ -10,15 +10,16 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 
 from millstream.gpu_offload.breaker import Breaker, BreakerSettings, BreakerState
 from millstream.gpu_offload.canary import difference
 from millstream.gpu_offload.deadline import Deadline
+from millstream.gpu_offload.decision import DeviceState
 from millstream.gpu_offload.device_link import (
     Answer,
     BusyError,
@@ -38,9 +39,10 @@ from millstream.processor.offloading import ArrayColumns, StageDefinition
 from millstream.processor.seldom import SeldomWarning
 
 _log: Final = EventLog(logging.getLogger("millstream.device"))
+_RECONNECT_FIRST_S: Final = 0.02
+_RECONNECT_MAX_S: Final = 1.0
 
-StageState: TypeAlias = Literal["absent", "warming", "ready", "suspect", "open", "half-open"]
-_BY_BREAKER: Final[Mapping[BreakerState, StageState]] = {
+_BY_BREAKER: Final[Mapping[BreakerState, DeviceState]] = {
     BreakerState.CLOSED: "ready",
     BreakerState.SUSPECT: "suspect",
     BreakerState.OPEN: "open",
@@ -65,7 +67,7 @@ class ClientSettings:
 class DeviceListener(Protocol):
     """Who hears how a stage is on the device; called in the event loop."""
 
-    def state(self, device: str, stage: str, state: StageState, why: str) -> None:
+    def state(self, device: str, stage: str, state: DeviceState, why: str) -> None:
         """The stage's state is another one now."""
 
     def capped(self, device: str, stage: str, records_max: int, for_s: float) -> None:
@@ -94,7 +96,7 @@ class _Stage:
     deadline: Deadline
     is_ready: bool = False
     trouble: str = ""
-    told: tuple[StageState, str] = ("absent", "")
+    told: tuple[DeviceState, str] = ("absent", "")
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
@@ -121,7 +123,7 @@ class DeviceClient:
 
     # -- for the placement --------------------------------------------------------------------------------------
 
-    def state(self, stage: str) -> StageState:
+    def state(self, stage: str) -> DeviceState:
         """How the stage is on the device."""
         return self._stages[stage].told[0]
 
@@ -294,7 +296,7 @@ class DeviceClient:
             stage.told = told
             self._listener.state(self._device, stage.definition.name, *told)
 
-    def _state_of(self, stage: _Stage) -> tuple[StageState, str]:
+    def _state_of(self, stage: _Stage) -> tuple[DeviceState, str]:
         breaker = stage.breaker
         if stage.trouble and breaker.state is not BreakerState.OPEN:
             return "absent", stage.trouble
@@ -320,15 +322,11 @@ class DeviceClient:
         stage.told = ("absent", trouble)
         return stage
 
-    def _later(self, stage: _Stage, wait_s: float, what: Any) -> None:
+    def _later(self, stage: _Stage, wait_s: float, what: Callable[[_Stage], None]) -> None:
         stage.timers.append(asyncio.get_running_loop().call_later(wait_s, what, stage))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-_RECONNECT_FIRST_S: Final = 0.02
-_RECONNECT_MAX_S: Final = 1.0
 
 
 def _cancel_timers(stage: _Stage) -> None:
