@@ -19,7 +19,7 @@ from millstream.processor.log import Log
 from millstream.processor.measures import REASON_CHARS_MAX, Measures, Tally
 from millstream.processor.names import Names
 from millstream.processor.oversight import Oversight, Watched
-from millstream.processor.pacing import Pacing
+from millstream.processor.pacing import Pacing, default_interval_ms
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings
 from millstream.processor.shard_host import (
@@ -40,7 +40,6 @@ _WATCH_S = 1.0
 _BACKLOG_INTERVAL_S = 0.1
 _PAUSE_AFTER_COMMIT_S = 0.004
 _GATHERED_BYTES_MAX = 16 * 1024 * 1024
-COMMIT_INTERVAL_MS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +165,7 @@ class Host:
     def _keeper_settings(self) -> KeeperSettings:
         assert self._prepared is not None
         assert self._known is not None
-        interval_ms = self._pipeline.settings.commit_interval_ms or COMMIT_INTERVAL_MS
+        interval_ms = self._pipeline.settings.commit_interval_ms or default_interval_ms(self._prepared.shards)
         pacing = Pacing(
             interval_s=interval_ms / 1000,
             backlog_interval_s=max(_BACKLOG_INTERVAL_S, interval_ms / 1000),

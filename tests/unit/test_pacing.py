@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.processor.pacing import Commits, Gathered, Pacing, commit_wait_s
+from millstream.processor.pacing import Commits, Gathered, Pacing, commit_wait_s, default_interval_ms
 
 PACING = Pacing(interval_s=0.012, backlog_interval_s=0.1, pause_s=0.004, gathered_bytes_max=1000)
 KEEPS_UP = Gathered(10, 100, records_at_hand=9)
@@ -48,6 +48,10 @@ def test_what_is_usual_follows_a_lasting_change_and_hardly_a_single_one() -> Non
     for number in range(60, 100):
         commits = commits.followed_by(number, number + 0.040)
     assert commits.usual_s == pytest.approx(0.040, rel=0.01)
+
+
+def test_few_shards_commit_more_often_than_many_and_no_shard_too_seldom() -> None:
+    assert [default_interval_ms(shards) for shards in (1, 2, 3, 4, 100)] == [6, 8, 12, 12, 12]
 
 
 times = st.floats(0, 1e6, allow_nan=False)
