@@ -39,7 +39,7 @@ class FetchLimits:
     """
 
     wait_ms_max: int = 50
-    spacing_ms: int = 5
+    spacing_ms: int = 3
     small_answer_bytes: int = 64 * 1024
     bytes_min: int = 1
     answer_bytes_max: int = 16 * 1024 * 1024
