@@ -160,10 +160,17 @@ def test_a_soak_has_its_own_rate_and_length_and_a_judge_that_reads_along() -> No
     assert [case.input_reading for case in LoadTestSettings().cases()] == [InputReading.AFTERWARDS] * 3
 
 
+def test_a_broker_is_warmed_at_the_highest_rate_unless_it_is_told_not_to_be() -> None:
+    case = LoadTestSettings(rates=(20_000, 200_000, 50_000), seconds=60, broker_warm_up_s=30).broker_warm_up()
+    assert case is not None
+    assert (case.rate, case.seconds) == (200_000, 30)
+    assert LoadTestSettings(broker_warm_up_s=0).broker_warm_up() is None
+
+
 def test_every_wrong_setting_is_told_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
-        LoadTestSettings(rates=(0,), seconds=0, warm_up_s=0, workers=0, partitions=0, seed=-1)
-    assert len(caught.value.mistakes) == 6
+        LoadTestSettings(rates=(0,), seconds=0, warm_up_s=0, broker_warm_up_s=-1, workers=0, partitions=0, seed=-1)
+    assert len(caught.value.mistakes) == 7
 
 
 @pytest.mark.parametrize("flags", [["--rates", "fast"], ["--rates", "nan"], ["--json", "/nowhere/at/all.json"]])
