@@ -11,13 +11,14 @@ import numpy as np
 from millstream.gpu_offload.curve import Floats
 
 _WINDOW_S: Final = 10.0
-_SLOT_S: Final = 0.025
-_SLOTS: Final = round(_WINDOW_S / _SLOT_S)
+SLOT_S: Final = 0.025
+_SLOTS: Final = round(_WINDOW_S / SLOT_S)
 _TENTH: Final = 4
 _NOW_SLOTS: Final = 10
 _PIECES_MAX: Final = 8192
-# Rates of half a second that differ by more than this, and by more than chance, are two loads and not one.
-_SAME_LOAD: Final = 1.4
+# Rates that differ by more than this, and by more deviations than this, are two loads and not one.
+_SAME_TENTH: Final = 2.0
+_SAME_HALF: Final = 1.4
 _CHANCE: Final = 4.0
 _HALF: Final = 20
 
@@ -39,7 +40,7 @@ class Arrivals:
         """So many records came in now."""
         if self._began is None:
             self._began = now
-            self._slot = math.floor(now / _SLOT_S)
+            self._slot = math.floor(now / SLOT_S)
         self._advance(now)
         self._slots[self._slot % _SLOTS] += records
         self._events = 0.999 * self._events + records
@@ -51,7 +52,7 @@ class Arrivals:
             self._counts.append(records)
 
     def _advance(self, now: float) -> None:
-        slot = math.floor(now / _SLOT_S)
+        slot = math.floor(now / SLOT_S)
         if slot - self._slot >= _SLOTS:
             self._slots[:] = 0.0
             self._slot = slot
@@ -68,40 +69,31 @@ class Arrivals:
         if self._began is None:
             return np.zeros(0)
         self._advance(now)
-        complete = min(_SLOTS - 1, self._slot - math.floor(self._began / _SLOT_S))
+        complete = min(_SLOTS - 1, self._slot - math.floor(self._began / SLOT_S))
         places = (self._slot - complete + np.arange(complete)) % _SLOTS
         return self._slots[places]
 
     def rate(self, now: float, slots: int = _NOW_SLOTS) -> float:
         """Events per second over the last slots; what has come so far where there is not that much."""
         latest = self._latest(now)[-slots:]
-        return float(latest.sum()) / (len(latest) * _SLOT_S) if len(latest) else 0.0
+        return float(latest.sum()) / (len(latest) * SLOT_S) if len(latest) else 0.0
 
     def rate_high(self, now: float, window_s: float = _WINDOW_S) -> float:
         """The 95th percentile of the rates in tenths of a second."""
-        latest = self._latest(now)[-round(window_s / _SLOT_S) :]
+        latest = self._latest(now)[-round(window_s / SLOT_S) :]
         tenths = len(latest) // _TENTH
         if tenths == 0:
             return self.rate(now)
         sums = latest[len(latest) - tenths * _TENTH :].reshape(tenths, _TENTH).sum(axis=1)
-        return float(np.sort(sums)[min(tenths - 1, math.ceil(0.95 * tenths) - 1)]) / (_TENTH * _SLOT_S)
+        return float(np.sort(sums)[min(tenths - 1, math.ceil(0.95 * tenths) - 1)]) / (_TENTH * SLOT_S)
 
     def steady_s(self, now: float) -> float:
-        """For how long, up to now, the load has been one and the same."""
-        latest = self._latest(now)
-        halves = len(latest) // _HALF
-        if halves < 2:
-            return len(latest) * _SLOT_S
-        sums = latest[len(latest) - halves * _HALF :].reshape(halves, _HALF).sum(axis=1)[::-1]
-        level = float(sums[0])
-        same = 1
-        for count in sums[1:]:
-            low, high = min(level, count), max(level, count)
-            if high > _SAME_LOAD * low + _CHANCE * math.sqrt(high):
-                break
-            same += 1
-            level += (count - level) / same
-        return same * _HALF * _SLOT_S
+        """For how long, up to now, the load has been the same: by tenths of the last half second, then by halves."""
+        latest = self._latest(now)[::-1]
+        newest = _alike(latest[:_HALF], _TENTH, _SAME_TENTH)
+        if newest < _HALF // _TENTH:
+            return newest * _TENTH * SLOT_S
+        return max(1, _alike(latest, _HALF, _SAME_HALF)) * _HALF * SLOT_S
 
     def replayable(self, now: float, window_s: float) -> tuple[Floats, Floats]:
         """Times and counts of the pieces of that window, float64[n] each, as far as they are still kept."""
@@ -109,3 +101,15 @@ class Arrivals:
         counts = np.fromiter(self._counts, np.float64, len(self._counts))
         first = int(np.searchsorted(times, now - window_s))
         return times[first:], counts[first:]
+
+
+def _alike(counts: Floats, width: int, factor: float) -> int:
+    """How many groups of `width` counts, from the first on, are about the mean of those before."""
+    groups = len(counts) // width
+    if groups == 0:
+        return 0
+    sums = counts[: groups * width].reshape(groups, width).sum(axis=1)
+    means = np.cumsum(sums)[:-1] / np.arange(1, groups)
+    high = np.maximum(sums[1:], means)
+    others = high > factor * np.minimum(sums[1:], means) + _CHANCE * np.sqrt(high)
+    return int(np.argmax(others)) + 1 if others.any() else groups

@@ -54,8 +54,12 @@ def follow(
     *,
     is_dwelling: bool,
     is_backlog: bool,
+    waited_s: float,
 ) -> tuple[str, ReasonCode]:
-    """The device that is taken, given that `current` has been until now; both are in `standing`."""
+    """The device that is taken, given that `current` has been until now; both are in `standing`.
+
+    `waited_s` is for how long the load has been one for `wanted`, if it came to be that only by waiting.
+    """
     own, other = standing[current].candidate, standing[wanted].candidate
     if wanted == current:
         steadiness.settle()
@@ -68,7 +72,8 @@ def follow(
         return (wanted if is_quicker else current), "backlog" if is_backlog else "slo-infeasible"
     if is_dwelling:
         return current, "dwell"
-    if steadiness.is_enough(now, wanted, standing[current].cost_per_million, standing[wanted].cost_per_million):
+    costs = standing[current].cost_per_million, standing[wanted].cost_per_million
+    if steadiness.is_enough(now, wanted, *costs, waited_s):
         return wanted, _code(wanted, standing, is_backlog=is_backlog)
     return current, "held"
 

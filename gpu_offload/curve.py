@@ -15,7 +15,7 @@ BUCKETS: Final = 17
 """Batch sizes 1, 2, 4, ... 65536."""
 SIZES: Final[Floats] = np.array([2.0**place for place in range(BUCKETS)])
 
-# Where the median point is further from the line than this, the table goes before the line: caches make knees.
+# Where more than a fifth of the points are further from the line than this, a table is used: caches make knees.
 _RESIDUAL_MAX: Final = 0.15
 _ROUNDS: Final = 4
 # A point further off than this weighs less, as its distance says (Huber's weights).
@@ -60,7 +60,9 @@ def fit(points: Sequence[Point]) -> Curve:
     """
     fixed_s, per_event_s = _line(points)
     misses = sorted(abs(fixed_s + per_event_s * point.records - point.seconds) / point.seconds for point in points)
-    if len(points) < 3 or misses[len(misses) // 2] <= _RESIDUAL_MAX:
+    if len(points) == 1:
+        return Curve(fixed_s, per_event_s, False, fixed_s + per_event_s * SIZES)
+    if len(points) < 4 or misses[int(0.8 * (len(misses) - 1))] <= _RESIDUAL_MAX:
         return straight(fixed_s, per_event_s)
     return Curve(fixed_s, per_event_s, False, _table(points))
 

@@ -111,6 +111,7 @@ class DeviceReport:
 
     spec: DeviceSpec
     state: DeviceState
+    state_why: str
     is_known: bool
     samples: int
     is_line: bool

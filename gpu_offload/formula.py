@@ -4,7 +4,7 @@ A batch closes at n records or when its oldest event has waited for W; one serve
 records that come to be in a batch, S the time of a batch and rho = rate * S(m) / (m * servers):
 
     m   = min(n, rate * max(S, W) + exp(-rate * (S - W)+))                 (what comes from one start to the next)
-    p99 = max(fill wait, wait for the batch in service) + p99 of S(m) + Wq
+    p99 = max(fill wait, wait for the batch in service) + p99 of S(m) + Wq + what sizes vary by
     Wq  = S * (Ca^2/m + Cs^2)/2 / (1 - rho) * ln(max(1, rho/0.01))     (Kingman's approximation, exponential tail)
 
 It is an upper bound for Poisson arrivals and says nothing true about bursts: what it lets pass, a replay decides.
@@ -22,6 +22,7 @@ from millstream.gpu_offload.service_model import Service
 
 _ROUNDS = 4
 _ARRIVAL_CV2 = 1.0
+_P99_DEVIATIONS = 2.326
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def predict(
     fill_s = np.minimum(wait_s, records / rate)
     in_service_s = p99_s * np.maximum(0.0, 1.0 - 0.01 / np.maximum(rho, 1e-9))
     # The spread of a lognormal with this p99; enough for a queue's second moment.
-    spread = np.log(np.maximum(p99_s / np.maximum(p50_s, 1e-12), 1.0)) / 2.326
+    spread = np.log(np.maximum(p99_s / np.maximum(p50_s, 1e-12), 1.0)) / _P99_DEVIATIONS
     queue_load = np.minimum(load, 0.999)
     queue_s = (
         mean_s
@@ -67,7 +68,11 @@ def predict(
         / (1.0 - queue_load)
         * np.log(np.maximum(1.0, queue_load / 0.01))
     )
-    total_s = np.maximum(fill_s, in_service_s) + p99_s + queue_s
+    # Sizes vary as arrivals do, and the more so where a long batch makes the next one long.
+    echo = np.where(mean_s > wait_s, np.minimum(per_event / servers, 0.95), 0.0)
+    size_deviation = np.where(records < 0.95 * records_max, np.sqrt(records / (1.0 - echo**2)), 0.0)
+    swing_s = _P99_DEVIATIONS * service.curve.per_event_s * size_deviation
+    total_s = np.maximum(fill_s, in_service_s) + p99_s + queue_s + swing_s
     grows = load >= stable_load
     return Prediction(
         records,

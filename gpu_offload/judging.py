@@ -33,7 +33,7 @@ class Judge:
         """What options are to be judged by, under these inputs; `careful` is the part of the limit to be used."""
         return Question(
             max(RATE_MIN, inputs.rate_planned),
-            max(RATE_MIN, inputs.rate_now),
+            max(RATE_MIN, load.rate_paid),
             inputs.backlog if load.is_backlog else 0,
             self._budget_s,
             careful * self._settings.margin * self._budget_s,

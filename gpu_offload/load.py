@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from millstream.gpu_offload.arrivals import Arrivals
+from millstream.gpu_offload.arrivals import SLOT_S, Arrivals
 from millstream.gpu_offload.decision import DeviceState, Inputs
 from millstream.gpu_offload.question import RATE_MIN
 
@@ -13,7 +13,9 @@ _BACKLOG_VALID_S: Final = 1.0
 _REMEMBERED_MAX_S: Final = 10.0
 # In slots of arrivals.
 _TENTH: Final = 4
+_NOW: Final = 10
 _SECOND: Final = 40
+_PAID_MAX: Final = 80
 # A rate must leave what was planned by this factor, and by this many deviations of chance, to be another load.
 _MORE: Final = 1.2
 _LESS: Final = 0.6
@@ -31,9 +33,14 @@ class Load:
         self._budget_s = budget_s
         self.arrivals = Arrivals(min(_RESOLUTION_MAX_S, max(_RESOLUTION_MIN_S, budget_s * _RESOLUTION)))
         self.is_backlog = False
+        self.rate_paid = 0.0
+        """The rate by which costs are counted: over two seconds, or less where the load was another one before."""
         self._planned = 0.0
         self._wait_s = 0.0
+        self._less_since = math.inf
         self._look_again_at = math.inf
+        self.waited_s = 0.0
+        """For how long the load had been less, but the peak before it counted still, when inputs were asked for."""
         self._backlog = 0
         self._backlog_at = -math.inf
 
@@ -53,10 +60,12 @@ class Load:
         rate_now = self.arrivals.rate(now)
         window_s = min(_REMEMBERED_MAX_S, max(remembered_s, self.arrivals.steady_s(now)))
         self._planned = max(rate_now, self.arrivals.rate_high(now, window_s))
+        self.waited_s = max(0.0, now - self._less_since)
         if not self._is_less(now):
-            self._look_again_at = math.inf
+            self._less_since = self._look_again_at = math.inf
         elif self._look_again_at == math.inf:
-            self._look_again_at = now + window_s
+            self._less_since, self._look_again_at = now, now + window_s
+        self.rate_paid = self.arrivals.rate(now, max(_NOW, min(_PAID_MAX, round(self.arrivals.steady_s(now) / SLOT_S))))
         return Inputs(
             rate_now,
             self.arrivals.rate_high(now),
@@ -84,7 +93,7 @@ class Load:
         return now >= self._look_again_at or (self._look_again_at == math.inf and self._is_less(now))
 
     def _is_less(self, now: float) -> bool:
-        return self.arrivals.rate(now) < _LESS * self._planned - _by_chance(self._planned)
+        return self.arrivals.rate(now, _TENTH) < _LESS * self._planned - _by_chance(self._planned)
 
     def _has_backlog(self, now: float) -> bool:
         """More waits elsewhere than arrives within budget and wait; half of it once there is a backlog."""

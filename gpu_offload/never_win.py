@@ -37,7 +37,7 @@ def chance(
     if spec.fixed_floor_s > question.budget_s:
         return Chance(False, f"a batch takes at least {seconds(spec.fixed_floor_s)}, more than the whole budget")
     if own is not None and not own.is_feasible:
-        return Chance(False, f"its best candidate, {own.option.records_max} records, is {own.verdict}")
+        return Chance(False, f"its best candidate, {own.option.records_max} records, {own.verdict}")
     if not cpu.is_feasible:
         return _against_a_cpu_that_fails(cpu, question)
     least_cost = own_standing.cost_per_million if own_standing is not None else _least_cost(spec, question)
@@ -55,7 +55,7 @@ def _against_a_cpu_that_fails(cpu: Candidate, question: Question) -> Chance:
         return Chance(True, f"the CPU needs too long for a backlog of {quantity(question.backlog)} events")
     if cpu.load >= question.settings.stable_load or cpu.p99_s >= UNBOUNDED_S:
         return Chance(True, f"the CPU does not keep up: load {cpu.load:.0%} with full batches")
-    return Chance(True, f"the CPU is {cpu.verdict}: p99 {seconds(cpu.p99_s)}, load {cpu.load:.0%}")
+    return Chance(True, f"the CPU {cpu.verdict}: p99 {seconds(cpu.p99_s)}, load {cpu.load:.0%}")
 
 
 def _least_cost(spec: DeviceSpec, question: Question) -> float:

@@ -81,16 +81,16 @@ class Outlook:
         question = self.question
         load = float(self.load[place])
         if question.backlog:
-            return "ok" if bool(self.feasible()[place]) else "too slow"
+            return "ok" if bool(self.feasible()[place]) else "is too slow"
         if load >= question.settings.stable_load:
             return "does not keep up"
         if load > question.settings.load_max:
-            return "too busy"
-        return "ok" if self.p99_s[place] <= question.limit_s else "too slow"
+            return "is too busy"
+        return "ok" if self.p99_s[place] <= question.limit_s else "is too slow"
 
     def first(self, many: int) -> list[Candidate]:
-        """The best one and those next to it: the cheapest feasible ones, as far as they were judged in the same way."""
+        """The best one, and next to it the cheapest feasible ones."""
         best = self.best()
-        order = np.lexsort((self.wait_s, self.p99_s, self.cost_per_million, ~self.feasible()))
-        alike = order[(self.by_replay[order] == self.by_replay[best]) & (order != best)]
+        order = np.lexsort((self.wait_s, self.p99_s, self.cost_per_million))
+        alike = order[self.feasible()[order] & (order != best)]
         return [self.candidate(int(place)) for place in (best, *alike[: many - 1])]

@@ -32,8 +32,6 @@ _RECORDS_AT_FIRST: Final = 256
 _SETTLING_S: Final = 1.0
 # A context that was worth making is kept for a while.
 _KEEP_WANTED_S: Final = 60.0
-# When a switch is in the air, a second is too long to wait for the next look.
-_TORN_S: Final = 0.25
 # So many candidates of each device are kept in the record.
 _SHOWN: Final = 3
 
@@ -93,8 +91,9 @@ class Planner:
         one = self._devices[device]
         one.usage.worked(seconds)
         if one.model.observed(now, records, seconds):
-            self._alarm = f"{device} has become slower or faster"
-            self._measure_others_again(now, device)
+            self._alarm = f"{device} is known better or has changed"
+            if one.model.has_changed(now):
+                self._measure_others_again(now, device)
 
     def calibrated(self, now: float, device: str, samples: Iterable[tuple[int, float]]) -> None:
         """Measurements of a warm-up, as (records, seconds): they are not counted as probes."""
@@ -152,7 +151,7 @@ class Planner:
             return True
         if passed < self._settings.alarm_s:
             return False
-        if self._alarm or (self._steadiness.is_torn and passed >= _TORN_S):
+        if self._alarm or now >= self._steadiness.due_at:
             return True
         return self._load.has_left(now, is_dear=self._option.device != self._cpu)
 
@@ -169,7 +168,11 @@ class Planner:
         """Choose anew, and say why."""
         inputs = self._load.inputs(now, self._patience.seconds(now), self._option.wait_s, self._states())
         question = self._judge.question(self._load, inputs, self._guard.part(now))
-        rivals = [name for name in self._devices if name != self._cpu and self._is_eligible(now, name)]
+        rivals = [
+            name
+            for name in self._devices
+            if name != self._cpu and self._is_sound(name) and not self._trouble.is_out(now, name)
+        ]
         judged = self._judge.judged(now, self._devices, self._cpu, rivals, self._load, question)
         standing = {name: choosing.standing_of(outlook) for name, outlook in judged.items()}
         self._look_for_chances(now, standing, question)
@@ -197,33 +200,35 @@ class Planner:
     def _states(self) -> dict[str, DeviceState]:
         return {name: device.state for name, device in self._devices.items()}
 
-    def _is_eligible(self, now: float, name: str) -> bool:
+    def _is_sound(self, name: str) -> bool:
+        """Whether the device works, is known, and can be within the budget at all."""
         device = self._devices[name]
-        return (
-            device.is_usable
-            and device.model.known
-            and device.fixed_s <= self._budget_s
-            and not self._trouble.is_out(now, name)
-        )
+        return device.is_usable and device.model.known and device.fixed_s <= self._budget_s
 
     def _look_for_chances(self, now: float, standing: dict[str, Standing], question: Question) -> None:
         """Which devices could win, and what has to be measured for that."""
         cpu = standing.get(self._cpu)
         for name, device in self._devices.items():
-            if device.spec.kind == "cpu":
-                continue
-            device.chance = never_win.chance(device.spec, standing.get(name), cpu, question)
-            if device.chance.is_there or name == self._option.device:
-                device.wanted_at = now
+            if device.spec.kind != "cpu":
+                device.chance = never_win.chance(device.spec, standing.get(name), cpu, question)
+                if device.chance.is_there or name == self._option.device:
+                    device.wanted_at = now
             if name == self._option.device or not device.is_usable:
                 self._probing.drop(name)
-            elif not device.model.known or device.model.age_s(now) > self._settings.stale_s:
+            elif device.model.is_thin or device.model.age_s(now) > self._settings.stale_s:
                 # What was seen long ago need not be true any more: only the floor rules a device out.
-                if never_win.chance(device.spec, None, cpu, question).is_there:
-                    records = max(1, round(question.rate_planned * self._budget_s / 2))
-                    self._probing.plan(now, name, 2 ** bucket_of(records))
+                if device.spec.kind == "cpu" or never_win.chance(device.spec, None, cpu, question).is_there:
+                    self._probing.plan(now, name, self._worth_probing(device, question))
                 else:
                     self._probing.drop(name)
+
+    def _worth_probing(self, device: WatchedDevice, question: Question) -> int:
+        """About how many records a batch would have there; on the CPU few, as its time is the pipeline's own."""
+        records = question.rate_planned * self._budget_s / 2
+        service = device.model.service()
+        if device.spec.kind == "cpu" and service is not None:
+            records = service.records_low / 8
+        return int(2 ** bucket_of(max(1, round(records))))
 
     def _measure_others_again(self, now: float, changed: str) -> None:
         """What made one device slower may concern the others: those that could win are measured again."""
@@ -234,6 +239,9 @@ class Planner:
     def _choose(self, now: float, standing: dict[str, Standing], rivals: list[str]) -> tuple[str, ReasonCode]:
         current = self._option.device
         can_be = {name: one for name, one in standing.items() if name == self._cpu or name in rivals}
+        if self._cpu in can_be and can_be[self._cpu].candidate.load >= self._settings.stable_load:
+            # A device that made trouble is better than a CPU that falls behind, if it can be used at all.
+            can_be |= {name: one for name, one in standing.items() if self._is_sound(name)}
         if self._cpu not in can_be:
             return (current, "held") if current in can_be else (self._cpu, "unknown")
         if current not in can_be:
@@ -249,6 +257,7 @@ class Planner:
             self._steadiness,
             is_dwelling=is_dwelling,
             is_backlog=self._load.is_backlog,
+            waited_s=self._load.waited_s,
         )
         return chosen, code if chosen != self._cpu or current != self._cpu or rivals else self._why_cpu(now, code)
 
@@ -268,5 +277,5 @@ class Planner:
         if left in standing and standing[left].candidate.is_feasible and left != self._cpu:
             self._left_for_money_at = now
             self._patience.came_down(now)
-        elif left == self._cpu:
+        elif left == self._cpu and left in standing and not standing[left].candidate.is_feasible:
             self._patience.went_up(now)

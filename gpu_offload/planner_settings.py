@@ -35,13 +35,13 @@ class PlannerSettings:
     interval_s: float = 1.0
     alarm_s: float = 0.05
     drain_s: float = 10.0
-    switch_gain_s: float = 0.45
+    switch_gain_s: float = 0.3
     gain_min: float = 0.02
     dwell_s: float = 10.0
     cool_down_s: float = 30.0
     cool_down_max_s: float = 600.0
     breaches_max: int = 3
-    patience_s: float = 1.0
+    patience_s: float = 0.25
     patience_max_s: float = 10.0
     probe_share: float = 0.01
     stale_s: float = 300.0

@@ -36,10 +36,12 @@ def reason_for(
         case "backlog":
             return (
                 f"{quantity(question.backlog)} events wait: {chosen} clears them in {seconds(own.candidate.p99_s)} "
-                f"at {money(own.cost_per_million)} per million events"
+                f"at {money(own.cost_per_million)} per million events; {rest}"
             )
         case "slo-infeasible":
-            return f"nothing keeps the budget; {chosen} is the quickest: {predicted}, {own.candidate.verdict}; {rest}"
+            return (
+                f"nothing keeps the budget; {chosen} is the quickest: {predicted}, it {own.candidate.verdict}; {rest}"
+            )
         case "dwell":
             return f"{price}, {predicted}; another device would do, but it is too soon to change again; {rest}"
         case "held":
@@ -58,7 +60,7 @@ def _rival(name: str, device: WatchedDevice, standing: Standing | None) -> str:
     elif standing.candidate.is_feasible:
         return f"{name} at {money(standing.cost_per_million)}"
     else:
-        return f"{name} is {standing.candidate.verdict}"
+        return f"{name} {standing.candidate.verdict}: p99 {seconds(standing.candidate.p99_s)}"
     return f"{note} and {'could win' if device.chance.is_there else 'could not win'}: {device.chance.why}"
 
 

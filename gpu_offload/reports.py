@@ -26,6 +26,7 @@ def report(now: float, device: WatchedDevice, standing: Mapping[str, Standing], 
     return DeviceReport(
         spec,
         device.state,
+        "gives wrong answers" if device.is_wrong else device.why,
         found is not None,
         device.model.samples,
         service.curve.is_line,

@@ -2,8 +2,8 @@
 
 Sizes fall into buckets 1, 2, 4, ... 65536. A bucket has the mean of its sizes and of its times, and a histogram of
 observed over expected time, all of which forget with a half-life. The spread is not taken to be the same for all
-sizes: each bucket has its own quantiles, and p99 never falls with the size. A bucket of fewer than 30 measurements is
-not known.
+sizes: each bucket has its own quantiles, and p99 never falls with the size. With fewer than 30 measurements the device
+is not known, with fewer than 10 a bucket says nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from millstream.gpu_offload.curve import BUCKETS, SIZES, Curve, Floats, Point, f
 from millstream.gpu_offload.histogram import Histogram
 
 KNOWN_SAMPLES: Final = 30
+"""So many measurements make a device known."""
+
+_BUCKET_SAMPLES: Final = 10
 DRAWS: Final = 128
 """Quantiles of a spread from which a replay draws."""
 
@@ -103,7 +106,7 @@ class _Bucket:
 
     @property
     def is_known(self) -> bool:
-        return self.count >= KNOWN_SAMPLES
+        return self.count >= _BUCKET_SAMPLES
 
 
 class ServiceModel:
@@ -121,11 +124,18 @@ class ServiceModel:
 
     @property
     def known(self) -> bool:
-        """Whether there is a bucket with measurements enough."""
-        return any(bucket.is_known for bucket in self._buckets)
+        """Whether there are measurements enough."""
+        return self.samples >= KNOWN_SAMPLES and any(bucket.is_known for bucket in self._buckets)
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether what is fixed and what is per event cannot be told apart: fewer than two sizes are known."""
+        return sum(bucket.is_known for bucket in self._buckets) < 2
 
     def observed(self, now: float, records: int, seconds: float) -> bool:
-        """A batch of so many records took so long; whether that is the moment at which a change has become certain.
+        """A batch of so many records took so long; whether more than a figure has changed by that.
+
+        It has when another size has become known, or when the device turns out to have become slower or faster.
 
         Raises ValueError where there was no record or no time.
         """
@@ -142,7 +152,7 @@ class ServiceModel:
             bucket.add(now, records, seconds, half_life_s)
             if bucket.is_known:
                 self._settle(bucket, now, half_life_s)
-            return False
+            return bucket.is_known or self.samples == KNOWN_SAMPLES
         ratio = seconds / expected
         bucket.add(now, records, min(seconds, _MEAN_CLIP * expected), half_life_s)
         bucket.spread.add(now, ratio, half_life_s)
@@ -226,6 +236,10 @@ class ServiceModel:
             highest.records / highest.weight,
             self.samples,
         )
+
+    def has_changed(self, now: float) -> bool:
+        """Whether the device became slower or faster a short while ago."""
+        return now < self._changed_until
 
     def age_s(self, now: float) -> float:
         """How long ago something was measured last."""

@@ -1,15 +1,19 @@
 """When a better choice is followed: not at once for a little money, at once when the budget is in danger.
 
 A dearer device is left when the money lost on it adds up (the sum of the gains over time, less an allowance for noise).
-So a gain of 15 % is followed after three seconds, one of 5 % after fifteen, and noise never. A device that had to be
+So a gain of 15 % is followed after two seconds, one of 5 % after ten, and noise never. A device that had to be
 left for trouble is out for a while, longer each time.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from millstream.gpu_offload.planner_settings import PlannerSettings
+
+_CALM_S: Final = 60.0
+_SOON: Final = 12.0
 
 
 class Steadiness:
@@ -19,29 +23,34 @@ class Steadiness:
         self._settings = settings
         self._lost = 0.0
         self._challenger = ""
-        self._weighed_at: float | None = None
+        self._weighed_at = 0.0
+        self.due_at = math.inf
+        """When a switch that is in the air will be due, if things stay as they are."""
 
-    @property
-    def is_torn(self) -> bool:
-        """Whether a switch is in the air, so that the next decision should come soon."""
-        return self._challenger != ""
+    def is_enough(
+        self, now: float, challenger: str, current_cost: float, challenger_cost: float, waited_s: float
+    ) -> bool:
+        """Whether what the current device costs more than the challenger, if it does, has added up to a switch.
 
-    def is_enough(self, now: float, challenger: str, current_cost: float, challenger_cost: float) -> bool:
-        """Whether what the current device costs more than the challenger, if it does, has added up to a switch."""
-        if challenger != self._challenger or self._weighed_at is None:
-            self._challenger, self._lost, self._weighed_at = challenger, 0.0, now
+        A challenger that is new and could have been one for `waited_s` gets that.
+        """
+        if challenger != self._challenger:
+            self._challenger, self._lost, self._weighed_at = challenger, 0.0, now - waited_s
         passed = min(now - self._weighed_at, self._settings.interval_s)
         self._weighed_at = now
-        gain = 1.0 - challenger_cost / current_cost if current_cost > 0.0 else 0.0
-        self._lost = max(0.0, self._lost + (gain - self._settings.gain_min) * passed)
-        if self._lost < self._settings.switch_gain_s:
-            return False
-        self.settle()
-        return True
+        gain = (1.0 - challenger_cost / current_cost if current_cost > 0.0 else 0.0) - self._settings.gain_min
+        self._lost = max(0.0, self._lost + gain * passed)
+        missing = self._settings.switch_gain_s - self._lost
+        if missing <= 0.0:
+            self.settle()
+            return True
+        self.due_at = now + missing / gain if gain > 0.0 else math.inf
+        return False
 
     def settle(self) -> None:
         """The current choice is the best, or a new one was made: nothing is in the air."""
         self._challenger = ""
+        self.due_at = math.inf
 
 
 class Trouble:
@@ -69,8 +78,8 @@ class Trouble:
 class Patience:
     """For how long the peak of a load is remembered after it is over.
 
-    A second at first. Each time the planner has to go back up soon after it came down, the load is one that returns,
-    and the time doubles; a calm minute halves it.
+    A moment at first. Each time the planner has to go back up soon after it came down, the load is one that returns,
+    and the time doubles; a calm minute halves it. Soon is some times as long as the peak had been remembered.
     """
 
     def __init__(self, settings: PlannerSettings) -> None:
@@ -80,7 +89,7 @@ class Patience:
         self._seconds = settings.patience_s
 
     def seconds(self, now: float) -> float:
-        if now - self._changed > 60.0 and self._seconds > self._settings.patience_s:
+        if now - self._changed > _CALM_S and self._seconds > self._settings.patience_s:
             self._seconds = max(self._settings.patience_s, self._seconds / 2)
             self._changed = now
         return self._seconds
@@ -91,6 +100,6 @@ class Patience:
 
     def went_up(self, now: float) -> None:
         """A device was left because it cannot cope."""
-        if now - self._came_down <= 2 * self._settings.patience_max_s:
+        if now - self._came_down <= _SOON * self._seconds:
             self._seconds = min(self._settings.patience_max_s, 2 * self._seconds)
             self._changed = now
