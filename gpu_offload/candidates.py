@@ -98,30 +98,47 @@ def _costs(spec: DeviceSpec, question: Question, busy: Floats, rate: Floats) -> 
 def replay_best(outlook: Outlook, service: Service, recorded: Recorded) -> None:
     """Replay those options that are worth it, and put into `outlook` what was found.
 
-    First the cheapest that the formula does not rule out, until one keeps the budget; then, of those that cost hardly
-    more, the ones with the lowest p99. Where none was good, the one with the lowest p99: it is good if any is.
+    The formula says where to look; how far it is off at one option says where to look next. When an option is found
+    that keeps the budget, cheaper ones are tried that should do so too, and then, of those that cost hardly more than
+    the cheapest, the ones with the lowest p99. Where none was found, the one with the lowest p99: it is good if any is.
     """
+    limit_s = outlook.question.limit_s
+    order, cost, p99_s = _hopeful(outlook)
+    if not len(order):
+        return
+    allowed_s = limit_s
+    good: int | None = None
+    for _ in range(_REPLAYED_MAX):
+        there = np.flatnonzero(p99_s <= allowed_s)
+        if not len(there) or (good is not None and there[0] >= good):
+            break
+        place = int(there[0])
+        is_good = _replay(outlook, service, int(order[place]), recorded)
+        should_be_s = limit_s * float(p99_s[place]) / max(float(outlook.p99_s[order[place]]), 1e-9)
+        if is_good:
+            good, allowed_s = place, max(allowed_s, should_be_s)
+        else:
+            allowed_s = min(0.95 * float(p99_s[place]), should_be_s)
+    near = order if good is None else order[cost <= outlook.question.settings.near_cheapest * cost[good]]
+    for place in near[np.argsort(outlook.p99_s[near], kind="stable")][:_QUICKEST]:
+        if not outlook.by_replay[place]:
+            _replay(outlook, service, int(place), recorded)
+
+
+def _hopeful(outlook: Outlook) -> tuple[npt.NDArray[np.intp], Floats, Floats]:
+    """The options that the formula does not rule out, cheapest first, with what it says of their costs and p99."""
     question = outlook.question
     hopeful = np.flatnonzero(
         (outlook.load <= question.settings.load_max) & (outlook.p99_s <= _FORMULA_SLACK * question.limit_s)
     )
     if not len(hopeful):
-        return
-    costs = outlook.cost_per_million[hopeful]
+        return hopeful, np.zeros(0), np.zeros(0)
+    cost = outlook.cost_per_million[hopeful]
     # Rounded, so that options that are the same but for a bound that is never reached are tried once.
-    relative = np.round(costs / max(costs.min(), 1e-300), 9)
+    relative = np.round(cost / max(cost.min(), 1e-300), 9)
     _, firsts = np.unique(relative + 1j * np.round(outlook.p99_s[hopeful] / question.limit_s, 9), return_index=True)
     order = hopeful[firsts]
-    good = next(
-        (int(place) for place in order[:_REPLAYED_MAX] if _replay(outlook, service, int(place), recorded)), None
-    )
-    by_p99 = order[np.argsort(outlook.p99_s[order], kind="stable")]
-    if good is not None:
-        bound = question.settings.near_cheapest * outlook.cost_per_million[good]
-        by_p99 = by_p99[outlook.cost_per_million[by_p99] <= bound]
-    for place in by_p99[:_QUICKEST]:
-        if not outlook.by_replay[place]:
-            _replay(outlook, service, int(place), recorded)
+    return order, outlook.cost_per_million[order].copy(), outlook.p99_s[order].copy()
 
 
 def _replay(outlook: Outlook, service: Service, place: int, recorded: Recorded) -> bool:

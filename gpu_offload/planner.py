@@ -28,6 +28,8 @@ from millstream.gpu_offload.steadiness import Patience, Steadiness, Trouble
 from millstream.gpu_offload.watched_device import WatchedDevice
 
 _RECORDS_AT_FIRST: Final = 256
+# How often the load is looked at between decisions; looking costs a few microseconds.
+_LOOK_S: Final = 0.01
 # A batch that ends soon after a switch or a change of the load says nothing about the device.
 _SETTLING_S: Final = 1.0
 # A context that was worth making is kept for a while.
@@ -72,9 +74,12 @@ class Planner:
         self._probing = Probing(self._settings)
         self._option = Option(cpu, _RECORDS_AT_FIRST, 0.0)
         self._decided_at = -math.inf
+        self._looked_at = -math.inf
         self._switched_at = -math.inf
         self._left_for_money_at = -math.inf
         self._alarm = ""
+        # Whether the current option is predicted to keep the budget.
+        self._is_promised = False
 
     # What the planner is told.
 
@@ -102,13 +107,18 @@ class Planner:
 
     def latency(self, now: float, seconds: float) -> None:
         """The longest time in which an event of a batch that has just ended was answered."""
-        is_excused = self._load.is_backlog or now - self._switched_at < _SETTLING_S or self._load.is_overrun(now)
-        if self._guard.batch(now, is_late=seconds > self._budget_s and not is_excused):
+        is_late = seconds > self._budget_s and not self._is_excused(now)
+        if self._guard.batch(now, is_late=is_late):
             self._alarm = "late batches"
             if self._option.device == self._cpu:
                 self._guard.tighten(now)
             else:
                 self._trouble.trip(now, self._option.device)
+
+    def _is_excused(self, now: float) -> bool:
+        """Whether a late batch says nothing about the device: the model had said so, or it is of another time."""
+        is_settling = now - self._switched_at < _SETTLING_S
+        return not self._is_promised or is_settling or self._load.is_backlog or self._load.is_overrun(now)
 
     def device_state(self, now: float, device: str, state: DeviceState, why: str = "") -> None:
         """How a device is; `why` is for the explanation."""
@@ -153,6 +163,9 @@ class Planner:
             return False
         if self._alarm or now >= self._steadiness.due_at:
             return True
+        if now - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = now
         return self._load.has_left(now, is_dear=self._option.device != self._cpu)
 
     def probe(self, now: float) -> Probe | None:
@@ -179,7 +192,8 @@ class Planner:
         left = self._option.device
         chosen, code = self._choose(now, standing, rivals)
         if chosen != left:
-            self._switch(now, left, standing)
+            self._switch(now, left, standing, code)
+        self._is_promised = chosen in standing and standing[chosen].candidate.is_feasible
         if chosen in standing:
             self._option = standing[chosen].candidate.option
         self._decided_at = now
@@ -272,10 +286,13 @@ class Planner:
             return "unknown"
         return code if code in ("slo-infeasible", "backlog") else "no-device"
 
-    def _switch(self, now: float, left: str, standing: dict[str, Standing]) -> None:
+    def _switch(self, now: float, left: str, standing: dict[str, Standing], code: ReasonCode) -> None:
         self._switched_at = now
-        if left in standing and standing[left].candidate.is_feasible and left != self._cpu:
+        if code in ("error", "breach"):
+            return
+        was_good = standing[left].candidate.is_feasible
+        if left != self._cpu and was_good:
             self._left_for_money_at = now
             self._patience.came_down(now)
-        elif left == self._cpu and left in standing and not standing[left].candidate.is_feasible:
+        elif left == self._cpu and not was_good:
             self._patience.went_up(now)

@@ -135,7 +135,7 @@ class ServiceModel:
     def observed(self, now: float, records: int, seconds: float) -> bool:
         """A batch of so many records took so long; whether more than a figure has changed by that.
 
-        It has when another size has become known, or when the device turns out to have become slower or faster.
+        It has when the device or another size has become known, or when it turns out to be slower or faster.
 
         Raises ValueError where there was no record or no time.
         """
@@ -143,6 +143,7 @@ class ServiceModel:
             raise ValueError(f"a batch of {records} records in {seconds} s: both must be more than 0")
         self._now = max(self._now, now)
         self.samples += 1
+        is_enough = self.samples == KNOWN_SAMPLES
         self._service = None
         half_life_s = _HALF_LIFE_CHANGED_S if now < self._changed_until else _HALF_LIFE_S
         bucket = self._buckets[bucket_of(records)]
@@ -152,13 +153,13 @@ class ServiceModel:
             bucket.add(now, records, seconds, half_life_s)
             if bucket.is_known:
                 self._settle(bucket, now, half_life_s)
-            return bucket.is_known or self.samples == KNOWN_SAMPLES
+            return bucket.is_known or is_enough
         ratio = seconds / expected
         bucket.add(now, records, min(seconds, _MEAN_CLIP * expected), half_life_s)
         bucket.spread.add(now, ratio, half_life_s)
         shift = self._changes.add(math.log(ratio))
         if shift is None:
-            return False
+            return is_enough
         self._change(now, math.exp(shift))
         return True
 
