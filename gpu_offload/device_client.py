@@ -155,6 +155,12 @@ class DeviceClient:
         self._tell(known)
         return Shadow(seconds, found is None)
 
+    def reject(self, stage: str, why: str) -> None:
+        """An answer of the device's is wrong or cannot be used: the stage goes into quarantine."""
+        known = self._stages[stage]
+        self._quarantine(known, f"wrong answer: {why}")
+        self._tell(known)
+
     # -- the device ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -21,12 +21,14 @@ import msgspec
 from millstream.processor.actions import Action, Announce, Depart, Gone, Kill, Leaves, LetGo, Outcome, Send, Spawn
 from millstream.processor.child import Child, Exit
 from millstream.processor.control import Progress, Ready, Start, ToAgent
+from millstream.processor.device_desk import NodeDevices
 from millstream.processor.errors import RefusedError
 from millstream.processor.event_log import EventLog
 from millstream.processor.http import HttpServer, Page, PageMaker
 from millstream.processor.membership_log import MembershipLog
 from millstream.processor.membership_measures import MembershipMeasures, MemberView
 from millstream.processor.node_settings import NodeSettings
+from millstream.processor.offload_report import DeviceLeased, DeviceRefused, DeviceReturned, DeviceWanted, OffloadReport
 from millstream.processor.participation import NodePlace, Participation
 from millstream.processor.shard_host import ShardCommitted, ShardRestarted
 from millstream.processor.stage_watch import LOOK_INTERVAL_S, StageWatch
@@ -66,7 +68,9 @@ class Agent:
         *,
         listener: socket.socket | None = None,
         log_level: str = "info",
+        devices: NodeDevices | None = None,
     ) -> None:
+        self._devices = devices
         self._settings = settings
         self._factory = factory
         self._place = place
@@ -95,10 +99,13 @@ class Agent:
             if self._listener is not None:
                 await stack.enter_async_context(self._pages(self._listener))
             await stack.enter_async_context(self._tasks)
+            serving = None if self._devices is None else self._tasks.create_task(self._devices.run(self._tell_worker))
             self._perform(self._supervisor.start(self._now()))
             looking = self._tasks.create_task(self._watch_stages())
             outcome = await self._watch_clock()
             looking.cancel()
+            if serving is not None:
+                serving.cancel()
             if self._taking_part is not None:
                 self._taking_part.cancel()
             for watch in self._watches.values():
@@ -113,6 +120,7 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """What `/status` answers."""
         status = self._telemetry.status()
+        status["devices"] = [] if self._devices is None else self._devices.status()
         for worker in status["workers"]:
             child = self._children.get(worker["worker"])
             worker["pid"] = child.pid if child else None
@@ -139,6 +147,10 @@ class Agent:
         if isinstance(message, Progress):
             self._totals.progress(child.start.worker, message, self._now())
             self._measures.reported(message.measures.shards)
+        if isinstance(message, OffloadReport):
+            self._totals.offloaded(child.start.worker, message)
+        if self._devices is not None and isinstance(message, DeviceWanted | DeviceReturned):
+            self._devices.heard(child.start.worker, message)
         if isinstance(message, ShardCommitted):
             self._measures.first_commit(self._now(), child.start.worker, message.shard)
         if isinstance(message, ShardRestarted):
@@ -153,6 +165,8 @@ class Agent:
         del self._children[worker], self._watches[worker]
         self._stage_watches.pop(worker, None)
         self._totals.gone(worker)
+        if self._devices is not None:
+            self._devices.gone(worker)
         self._perform(self._supervisor.exited(worker, exit_.text, is_clean=exit_.is_clean, now=self._now()))
         self._wake.set()
 
@@ -167,6 +181,11 @@ class Agent:
                 if overdue is not None:
                     self._perform(self._supervisor.stalled(worker, overdue))
                     self._wake.set()
+
+    def _tell_worker(self, worker: int, news: DeviceLeased | DeviceRefused) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            child.send_nowait(news)
 
     # -- what is done -------------------------------------------------------------------------------------------
 

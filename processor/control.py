@@ -19,7 +19,7 @@ import msgspec
 from millstream.processor.counts import Counts
 from millstream.processor.errors import MillstreamError
 from millstream.processor.measures import Measures, ProcessUse
-from millstream.processor.shard_host import HostEvent
+from millstream.processor.shard_host import DeviceNews, HostEvent
 from millstream.processor.stalled import Stalled, WatchPlan
 
 PROTOCOL: Final = 1
@@ -115,7 +115,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     exit_code: int = 1
 
 
-ToWorker: TypeAlias = Start | Assign | Stop
+ToWorker: TypeAlias = Start | Assign | Stop | DeviceNews
 ToAgent: TypeAlias = Ready | Progress | Leaving | ShardFinished | Done | Failed | HostEvent
 Incoming = TypeVar("Incoming")
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from millstream.processor.device_desk import NodeDevices
 from millstream.processor.event_log import EventLog
 from millstream.processor.membership_thread import MembershipThread, News, Orders
-from millstream.processor.shard_host import HostEvent, ShardHost, ShardReleased, ShardRestarted
+from millstream.processor.offload_report import DeviceReturned, DeviceWanted
+from millstream.processor.shard_host import DeviceNews, HostEvent, ShardHost, ShardReleased, ShardRestarted
 from millstream.processor.together import first_error
 
 _log: Final = EventLog(logging.getLogger("millstream.engine"))
@@ -39,8 +41,16 @@ class RunEnd:
 class EmbeddedNode:
     """Runs a host that is prepared with the shards that the ledger gives it, until the run's end or a cancellation."""
 
-    def __init__(self, host: ShardHost, shards: int, membership: MembershipThread, end: RunEnd) -> None:
+    def __init__(
+        self,
+        host: ShardHost,
+        shards: int,
+        membership: MembershipThread,
+        end: RunEnd,
+        devices: NodeDevices | None = None,
+    ) -> None:
         self._host = host
+        self._devices = devices
         self._all = frozenset(range(shards))
         self._membership = membership
         self._end = end
@@ -63,6 +73,8 @@ class EmbeddedNode:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     company = [tasks.create_task(self._follow()), tasks.create_task(self._watch_end())]
+                    if self._devices is not None:
+                        company.append(tasks.create_task(self._devices.run(self._tell_host)))
                     await self._host.serve(self._report)
                     for task in company:
                         task.cancel()
@@ -117,8 +129,15 @@ class EmbeddedNode:
                 self._changed.set()
             case ShardReleased(shard):
                 self._membership.released(shard)
+            case DeviceWanted() | DeviceReturned():
+                if self._devices is not None:
+                    self._devices.heard(0, event)
             case ShardRestarted(shard, reason):
                 _log.warning("shard.restarted", shard=shard, reason=reason)
+
+    def _tell_host(self, worker: int, news: DeviceNews) -> None:
+        del worker  # there is one, in this very loop
+        self._host.device_news(news)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

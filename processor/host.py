@@ -11,6 +11,7 @@ from functools import partial
 from millstream.processor.build import BuiltPipeline
 from millstream.processor.columns import OutputRecords
 from millstream.processor.counts import Counts
+from millstream.processor.device_desk import Offloading
 from millstream.processor.errors import MillstreamError
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.keeper import KeeperSettings, ShardKeeper
@@ -23,6 +24,7 @@ from millstream.processor.pacing import Pacing, default_interval_ms
 from millstream.processor.preparation import Preparation, prepare
 from millstream.processor.shard import ShardSettings
 from millstream.processor.shard_host import (
+    DeviceNews,
     HostEvent,
     Prepared,
     ShardCommitted,
@@ -37,6 +39,7 @@ from millstream.processor.together import first_error, told
 from millstream.processor.turns import Turns
 
 _WATCH_S = 1.0
+_BACKLOG_LOOK_S = 0.25
 _BACKLOG_INTERVAL_S = 0.1
 _PAUSE_AFTER_COMMIT_S = 0.004
 _GATHERED_BYTES_MAX = 16 * 1024 * 1024
@@ -61,7 +64,10 @@ class RunOptions:
 class Host:
     """Implements `shard_host.ShardHost` for a pipeline on a log."""
 
-    def __init__(self, pipeline: BuiltPipeline, log: Log, options: RunOptions) -> None:
+    def __init__(
+        self, pipeline: BuiltPipeline, log: Log, options: RunOptions, offloading: Offloading | None = None
+    ) -> None:
+        self._offloading = offloading
         self._pipeline = pipeline
         self._log = log
         self._options = options
@@ -93,6 +99,8 @@ class Host:
             self._known = Known(self._log, ledger_topic, self._prepared.ledger, self._pipeline.written_topics)
             await self._known.record_bytes_max()
             self._waits_for = None
+            for stage in self._pipeline.offloads:
+                stage.load()
         except BaseException:
             self._log.close()
             raise
@@ -107,6 +115,9 @@ class Host:
         try:
             async with asyncio.TaskGroup() as tasks:
                 company = [tasks.create_task(told(self._log.run)), tasks.create_task(told(self._watch_partitions))]
+                if self._offloading is not None:
+                    company.append(tasks.create_task(told(self._offloading.run, report)))
+                    company.append(tasks.create_task(told(self._watch_backlog)))
                 # Keepers are started here and nowhere else: this task is cancelled as soon as something has failed.
                 while not self._is_done():
                     while self._not_started:
@@ -209,6 +220,19 @@ class Host:
             for shard, keeper in self._keepers.items():
                 if not keeper.partitions.issuperset(of_shard(counts, shard, self._prepared.shards)):
                     keeper.rerun()
+
+    async def _watch_backlog(self) -> None:
+        """Have the placements of offload stages know what waits in the log."""
+        while True:
+            waiting = sum(keeper.waiting() for keeper in self._keepers.values())
+            for stage in self._pipeline.offloads:
+                stage.placement.backlog(waiting)
+            await asyncio.sleep(_BACKLOG_LOOK_S)
+
+    def device_news(self, news: DeviceNews) -> None:
+        """The node's answer to a wish for a device, or the end of a lease."""
+        if self._offloading is not None:
+            self._offloading.heard(news)
 
     async def stop(self, timeout_s: float) -> None:
         """Commit what is in hand within the bound, and let go of everything.

@@ -39,7 +39,8 @@ class Taken:
 
     `moved` are partitions whose old position was lost, each with the end of its log as it is now: their positions may
     lie before what was committed. `left_out` is what came of damaged batches that the positions pass. `ranges` has, for
-    each partition with records, the offset where they may begin and the one after them.
+    each partition with records, the offset where they may begin and the one after them. `since` is about when the first
+    of them had arrived, by the loop's clock.
     """
 
     records: Records | None
@@ -47,6 +48,7 @@ class Taken:
     byte_count: int
     moved: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: Sequence[Effects] = field(default_factory=list)
+    since: float | None = None
     ranges: Offsets = field(default_factory=dict)
 
 
@@ -63,12 +65,13 @@ class Intake:
         self._feeds: dict[TopicPartition, Feed] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._arrived = asyncio.Event()
+        self._oldest_at: float | None = None
         self._turn = 0
 
     def open(self, positions: Mapping[TopicPartition, int]) -> None:
         """Begin to read these partitions at these positions."""
         for partition, offset in positions.items():
-            self._feeds[partition] = self._log.open(self._permit, partition, offset, self._arrived.set)
+            self._feeds[partition] = self._log.open(self._permit, partition, offset, self._notify)
             self._positions[partition] = offset
 
     def close(self) -> None:
@@ -116,6 +119,24 @@ class Intake:
             self._arrived.clear()
             await self._arrived.wait()
 
+    async def gather(self, records: int, wait_s: float) -> None:
+        """Return when there are so many records at hand, or what came first has waited for so long."""
+        loop = asyncio.get_running_loop()
+        while self._oldest_at is not None and self.lag() < records:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(self._oldest_at + wait_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+            if loop.time() >= self._oldest_at + wait_s:
+                return
+
+    def _notify(self) -> None:
+        if self._oldest_at is None:
+            self._oldest_at = asyncio.get_running_loop().time()
+        self._arrived.set()
+
     async def take(self, bytes_wanted: int) -> Taken:
         """What is at hand, up to about `bytes_wanted`, from each partition in turn.
 
@@ -152,11 +173,15 @@ class Intake:
                     parts.append(piece.records)
                     ranges[partition] = self._positions[partition], piece.next_offset
         self._positions.update(positions)
-        return Taken(Records.concatenated(parts) if parts else None, positions, size, moved, left_out, ranges)
+        since = self._oldest_at
+        # When the rest of it came is not known; it has waited for no longer than until now.
+        self._oldest_at = asyncio.get_running_loop().time() if since is not None and self.has_something else None
+        records = Records.concatenated(parts) if parts else None
+        return Taken(records, positions, size, moved, left_out, since, ranges)
 
     def _go_on_at(self, partition: TopicPartition, offset: int) -> int:
         self._feeds[partition].close()
-        self._feeds[partition] = self._log.open(self._permit, partition, offset, self._arrived.set)
+        self._feeds[partition] = self._log.open(self._permit, partition, offset, self._notify)
         return offset
 
     def _behind(self, partition: TopicPartition, error: CorruptBatchError) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from millstream.processor.build import BuiltPipeline
 from millstream.processor.columns import OutputRecords
 from millstream.processor.errors import FencedError, OutcomeUnknownError, RefusedError, UnavailableError
+from millstream.processor.gathering import Gatherer
 from millstream.processor.intake import InputPolicy, of_shard
 from millstream.processor.interfaces import Counts
 from millstream.processor.known import Known
@@ -76,6 +77,10 @@ class ShardKeeper:
         """The shard as it is now."""
         topics = [topic.topic for topic in self._settings.pipeline.inputs]
         return self._watch.report(self.shard, topics, {} if self._run is None else self._run.standings())
+
+    def waiting(self) -> int:
+        """How many records of the shard are known to wait in the log."""
+        return 0 if self._run is None else self._run.waiting()
 
     @property
     def is_released(self) -> bool:
@@ -157,6 +162,7 @@ class ShardKeeper:
             keep_outputs=self._settings.keep_outputs,
             watch=self._watch,
             oversight=self._oversight,
+            gatherer=Gatherer(self._settings.pipeline.offloads),
         )
         self._watch.running()
         await self._run.run(begun.permit, begun.positions, self._until)

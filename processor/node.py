@@ -8,6 +8,7 @@ from typing import Final
 
 from millstream.processor.actions import Outcome
 from millstream.processor.agent import Agent, HostFactory, MembershipLogs
+from millstream.processor.device_desk import NodeDevices
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.http import bind
 from millstream.processor.messages import tell
@@ -26,6 +27,7 @@ def run_node(
     http: str = "off",
     log_level: str = "info",
     max_seconds: float | None = None,
+    devices: NodeDevices | None = None,
 ) -> Outcome:
     """Run a node until it ends, drained after `max_seconds` or by SIGTERM or SIGINT.
 
@@ -35,7 +37,9 @@ def run_node(
     listener = bind(http)
 
     async def run() -> Outcome:
-        agent = Agent(settings, factory, place, membership_logs, listener=listener, log_level=log_level)
+        agent = Agent(
+            settings, factory, place, membership_logs, listener=listener, log_level=log_level, devices=devices
+        )
         loop = asyncio.get_running_loop()
         for stop_signal in _STOP_SIGNALS:
             loop.add_signal_handler(stop_signal, agent.request_stop, int(stop_signal))

@@ -191,11 +191,12 @@ class Placement(Protocol):
         route: Route,
         rows: int,
         seconds: float,
+        compute_s: float,
         columns: Callable[[], ArrayColumns],
         answer: Mapping[str, Any],
     ) -> None:
-        """A batch was computed there, in so many seconds from bytes to bytes. What the columns were can be asked for
-        at once and kept, and so can the answer."""
+        """A batch was computed there, in so many seconds from bytes to bytes, `compute_s` of them in the function or
+        on the way to the device. What the columns were can be asked for at once and kept, and so can the answer."""
 
     def waited(self, seconds: float) -> None:
         """A batch is through all stages; its oldest record had come in so many seconds before."""
@@ -226,6 +227,7 @@ class OnCpu:
         route: Route,
         rows: int,
         seconds: float,
+        compute_s: float,
         columns: Callable[[], ArrayColumns],
         answer: Mapping[str, Any],
     ) -> None:

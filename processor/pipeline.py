@@ -185,6 +185,7 @@ class Pipeline:
         node_name: str | None = None,
         zone: str = "",
         labels: Sequence[str] = (),
+        devices: str = "auto",
     ) -> RunResult:
         """Run the pipeline in this event loop, as one node with one worker.
 
@@ -192,6 +193,7 @@ class Pipeline:
         takes part in the membership, so that functions which hold up the loop delay none of the node's signs of life.
         `node_name` (the machine's host name by default), `zone` and `labels` are what the others know it by.
 
+        `devices` are for its offload stages, as `millstream run --devices` has them.
         `brokers` is "host:port", several of them, or the settings of a secured cluster. It ends when cancelled (all
         that is committed stays), and before that as soon as all partitions of its shards are read to the end that they
         had when it began with them (`until="caught-up"`), at least `events` records are processed, or `timeout_s`
@@ -212,6 +214,7 @@ class Pipeline:
             node_name=node_name,
             zone=zone,
             labels=labels,
+            devices=devices,
         )
 
     def __repr__(self) -> str:

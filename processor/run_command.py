@@ -47,6 +47,7 @@ class RunSettings:
     http: str
     log_level: str
     place: NodePlace
+    offload: wiring.Offload
     kafka: dict[str, Any] = field(repr=False)
 
 
@@ -61,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_config_argument(parser)
     wiring.add_connection_arguments(parser)
+    wiring.add_device_arguments(parser)
     defaults = NodeSettings()
     parser.add_argument(
         "--workers",
@@ -124,12 +126,13 @@ def settings_from(arguments: argparse.Namespace, environ: Mapping[str, str]) -> 
         "log_level": sources.value("log_level", one_of(*LEVELS), "info"),
     }
     place = _place_from(sources)
+    offload = wiring.devices_from_sources(sources, values["workers"] or 1)
     kafka = wiring.connection_from(sources)
     sources.note_unknown()
     sources.check("the settings")
     assert app is not None
     assert kafka is not None
-    settings = RunSettings(app=app, kafka=kafka, place=place, **values)
+    settings = RunSettings(app=app, kafka=kafka, place=place, offload=offload, **values)
     wiring.check_waits(settings.place.timings)
     return settings, sources.effective
 
@@ -160,6 +163,7 @@ def run(settings: RunSettings) -> Outcome:
             "kafka_settings": settings.kafka,
             "until": settings.until,
             "workers": settings.workers,
+            "offload": settings.offload.to_json(),
         },
     )
     return run_node(
@@ -170,4 +174,5 @@ def run(settings: RunSettings) -> Outcome:
         http=settings.http,
         log_level=settings.log_level,
         max_seconds=settings.max_seconds,
+        devices=wiring.node_devices(settings.offload, settings.log_level),
     )

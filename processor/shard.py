@@ -15,6 +15,7 @@ from functools import partial
 from millstream.processor.careful import Offsets
 from millstream.processor.columns import OutputRecords, Records
 from millstream.processor.errors import CorruptBatchError, FencedError, InvariantError, UserError
+from millstream.processor.gathering import Gatherer
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
 from millstream.processor.log import Outbox, Permit, ShardLog
@@ -78,6 +79,7 @@ class ShardRun:
         keep_outputs: bool = False,
         watch: ShardWatch | None = None,
         oversight: Oversight | None = None,
+        gatherer: Gatherer | None = None,
     ) -> None:
         self._log = shard_log
         self._program = program
@@ -88,6 +90,7 @@ class ShardRun:
         self._keep_outputs = keep_outputs
         self._watch = watch or ShardWatch()
         self._oversight = oversight
+        self._gatherer = gatherer or Gatherer()
         self._stopping = False
         self._computed_all = False
         self._failure: UserError | None = None
@@ -103,6 +106,10 @@ class ShardRun:
     def standings(self) -> Mapping[TopicPartition, Standing]:
         """How far each partition is; empty before the run has begun to read."""
         return {} if self._intake is None else self._intake.standings(self._committed)
+
+    def waiting(self) -> int:
+        """How many offsets lie between what was taken and the ends as last seen."""
+        return 0 if self._intake is None else self._intake.lag()
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when everything taken is committed."""
@@ -152,13 +159,19 @@ class ShardRun:
             self._nudge.set()
             await self._room.wait()
             return
-        taken = await intake.take(self._settings.chunk_bytes)
+        gathering = self._gatherer.wanted()
+        if gathering.wait_s > 0 and intake.has_something:
+            await intake.gather(gathering.records, gathering.wait_s)
+        taken = await intake.take(self._gatherer.bytes_wanted(gathering, self._settings.chunk_bytes))
         if not taken.positions:
             await intake.wait()
             return
         effects = list(taken.left_out)
         if taken.records is not None:
+            self._gatherer.taken(len(taken.records), taken.byte_count)
             effects += await self._process(taken.records, taken.ranges)
+            if taken.since is not None:
+                self._gatherer.done(asyncio.get_running_loop().time() - taken.since)
         self._gather(taken, effects)
         self._work.set()
         # Without this a backlog would keep the event loop from ever serving its sockets.

@@ -14,6 +14,13 @@ import msgspec
 
 from millstream.processor.counts import Counts
 from millstream.processor.measures import Measures
+from millstream.processor.offload_report import (
+    DeviceLeased,
+    DeviceRefused,
+    DeviceReturned,
+    DeviceWanted,
+    OffloadReport,
+)
 from millstream.processor.stage_page import StagePage
 from millstream.processor.stalled import Stalled, WatchPlan
 
@@ -59,7 +66,10 @@ class ShardRestarted(msgspec.Struct, frozen=True, tag="shard-restarted"):
     reason: str
 
 
-HostEvent: TypeAlias = ShardStarted | ShardCommitted | ShardReleased | ShardRestarted
+HostEvent: TypeAlias = (
+    ShardStarted | ShardCommitted | ShardReleased | ShardRestarted | DeviceWanted | DeviceReturned | OffloadReport
+)
+DeviceNews: TypeAlias = DeviceLeased | DeviceRefused
 
 
 class ShardHost(Protocol):
@@ -98,6 +108,9 @@ class ShardHost(Protocol):
         A release lets the commit in flight end, then reports `ShardReleased`. A shard that was released is named
         again only after that report.
         """
+
+    def device_news(self, news: DeviceNews) -> None:
+        """The node's answer to a `DeviceWanted`, or the end of a lease."""
 
     async def stop(self, timeout_s: float) -> None:
         """Commit what is in hand within the bound and release everything; `serve` then returns."""

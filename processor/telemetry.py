@@ -32,6 +32,7 @@ from millstream.processor.membership_metrics import (
     membership_status,
     node_status,
 )
+from millstream.processor.offload_metrics import offload_families, offload_status
 from millstream.processor.process_use import process_use
 from millstream.processor.readiness import Part, Readiness, ShardView, readiness, shard_views
 from millstream.processor.slot import ALIVE, Standing, WorkerView
@@ -127,6 +128,7 @@ class Telemetry(Collector):
             "shards": self._shard_statuses(view.shards),
             "counts": {name: getattr(sums.counts, name) for name in _COUNTERS},
             "transactions": {outcome: sums.tally.transactions.get(outcome, 0) for outcome in OUTCOMES},
+            "offload": offload_status(self._totals.offload_counts(), self._totals.offload),
             "shard_restarts": self._supervisor.shard_restarts,
             "node": node_status(self._measures, view.member),
             "membership": membership_status(view.member, self._standbys, wall_ms=time.time() * 1000),
@@ -168,6 +170,7 @@ class Telemetry(Collector):
         yield from self._worker_families(view.workers)
         yield self._lag_family(view.shards)
         yield from membership_families(self._measures, view.member)
+        yield from offload_families(self._totals.offload_counts(), self._totals.offload)
 
     def _stalls_family(self) -> Family:
         family = CounterMetricFamily(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from millstream.processor.control import Progress
 from millstream.processor.counts import Counts
 from millstream.processor.measures import Tally
+from millstream.processor.offload_report import OffloadCounts, OffloadReport
 from millstream.processor.readiness import Heard
 
 
@@ -26,13 +27,36 @@ class Totals:
         self._gone = Sums(Counts(), Tally())
         self._gone_cpu_s: dict[int, float] = {}
         self._living: dict[int, Heard] = {}
+        self._gone_offload: dict[str, OffloadCounts] = {}
+        self._offload: dict[int, dict[str, OffloadReport]] = {}
 
     def progress(self, worker: int, progress: Progress, now: float) -> None:
         """The worker's current incarnation has come this far."""
         self._living[worker] = Heard(progress, now)
 
+    def offloaded(self, worker: int, report: OffloadReport) -> None:
+        """How a stage fares in the worker's current incarnation."""
+        self._offload.setdefault(worker, {})[report.stage] = report
+
+    @property
+    def offload(self) -> Mapping[int, Mapping[str, OffloadReport]]:
+        """The last report of each offload stage, by worker that lives."""
+        return self._offload
+
+    def offload_counts(self) -> dict[str, OffloadCounts]:
+        """All that the node did for its offload stages since it started."""
+        sums: dict[str, OffloadCounts] = {}
+        for stage, counts in self._gone_offload.items():
+            sums.setdefault(stage, OffloadCounts()).add(counts)
+        for reports in self._offload.values():
+            for stage, report in reports.items():
+                sums.setdefault(stage, OffloadCounts()).add(report.counts)
+        return sums
+
     def gone(self, worker: int) -> None:
         """The worker's current incarnation has ended; the next one counts from nothing."""
+        for stage, report in self._offload.pop(worker, {}).items():
+            self._gone_offload.setdefault(stage, OffloadCounts()).add(report.counts)
         last = self._living.pop(worker, None)
         if last is not None:
             _add(self._gone, last.progress)

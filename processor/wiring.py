@@ -10,10 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, read_kafka_settings
+from millstream.gpu_offload.offload_arguments import add_offload_arguments, devices_from, read_offload_settings
+from millstream.gpu_offload.offload_settings import OffloadSettings
 from millstream.processor.counts import Counts
+from millstream.processor.device_desk import NodeDevices, Offloading
 from millstream.processor.errors import SettingsError
 from millstream.processor.names import Names
 from millstream.processor.participation import NodePlace, default_node_name
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from millstream.processor.pipeline import Pipeline
     from millstream.processor.testing import TestOutput
 
+Offload: TypeAlias = OffloadSettings
+"""A node's devices and prices."""
+
 Until = Literal["stopped", "caught-up"]
 
 # How long a shard tries to commit one transaction, and when the broker gives up one that nobody ends.
@@ -47,6 +53,23 @@ def connection_from(sources: Sources) -> dict[str, Any] | None:
     """The cluster's settings as JSON can carry them to the workers. None where the sources have mistakes in them."""
     settings = read_kafka_settings(sources)
     return None if settings is None else settings.to_json()
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which devices there are for offload stages, and what they cost."""
+    add_offload_arguments(parser)
+
+
+def devices_from_sources(sources: Sources, workers: int) -> OffloadSettings:
+    """Devices and prices. What is wrong with them is noted in the sources."""
+    return read_offload_settings(sources, workers)
+
+
+def node_devices(settings: OffloadSettings, log_level: str) -> NodeDevices:
+    """The node's devices; none of them is touched before a stage asks for one."""
+    from millstream.gpu_offload.node_devices import NodeDevices as Devices
+
+    return Devices(settings, log_level)
 
 
 def membership_logs(kafka_settings: dict[str, Any]) -> MembershipLogs:
@@ -69,7 +92,9 @@ def check_waits(timings: Timings) -> None:
     check_timings(timings, commit_timeout_s=COMMIT_TIMEOUT_S, transaction_timeout_s=TRANSACTION_TIMEOUT_S)
 
 
-def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until, workers: int) -> Host:
+def shard_host(
+    app_path: str, kafka_settings: dict[str, Any], until: Until, workers: int, offload: dict[str, Any] | None = None
+) -> Host:
     """The host of a worker process: loads the user's program and builds its pipeline.
 
     Raises PipelineError or SettingsError for what is wrong with either.
@@ -83,14 +108,26 @@ def shard_host(app_path: str, kafka_settings: dict[str, Any], until: Until, work
     # Before this worker is ready: the first shard that it takes over would have to wait for it.
     warm_way()
     options = RunOptions(until_caught_up=until == "caught-up", workers=workers)
-    return host(pipeline, KafkaSettings.from_json(kafka_settings), options)
+    settings = OffloadSettings(workers=workers) if offload is None else OffloadSettings.from_json(offload)
+    return host(pipeline, KafkaSettings.from_json(kafka_settings), options, settings)
 
 
-def host(pipeline: BuiltPipeline, kafka: KafkaSettings, options: RunOptions) -> Host:
+def host(
+    pipeline: BuiltPipeline, kafka: KafkaSettings, options: RunOptions, offload: OffloadSettings | None = None
+) -> Host:
     """The engine for a pipeline on a cluster."""
     from millstream.processor.host import Host
 
-    return Host(pipeline, kafka_log(pipeline, kafka), options)
+    return Host(pipeline, kafka_log(pipeline, kafka), options, _offloading(pipeline, offload))
+
+
+def _offloading(pipeline: BuiltPipeline, settings: OffloadSettings | None) -> Offloading | None:
+    """What looks after the offload stages of a worker, where there are some."""
+    if not pipeline.offloads or settings is None:
+        return None
+    from millstream.gpu_offload.worker_offload import WorkerOffload
+
+    return WorkerOffload(pipeline.offloads, settings)
 
 
 def kafka_log(pipeline: BuiltPipeline, kafka: KafkaSettings) -> KafkaLog:
@@ -126,6 +163,7 @@ async def run_embedded(
     node_name: str | None,
     zone: str,
     labels: Sequence[str],
+    devices: str = "auto",
 ) -> RunResult:
     """Run a pipeline in the caller's event loop, as a node with one worker; see `Pipeline.run`."""
     from millstream.processor.embedded_node import EmbeddedNode, RunEnd
@@ -142,13 +180,21 @@ async def run_embedded(
     options = RunOptions(
         until_caught_up=end.caught_up, on_outputs=collected.extend if collect else None, stays=end.caught_up
     )
-    engine = host(built, kafka, options)
+    offload = _embedded_offload(devices)
+    engine = host(built, kafka, options, offload)
     shards = await _prepared_shards(engine, end.deadline)
     if shards is not None:
         membership = MembershipThread(place, membership_log_in_thread(kafka, built.name, loop))
-        await EmbeddedNode(engine, shards, membership, end).run()
+        held = node_devices(offload, "warning") if built.offloads else None
+        await EmbeddedNode(engine, shards, membership, end, held).run()
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
     return RunResult(engine.counts(), outputs, dead_letters)
+
+
+def _embedded_offload(devices: str) -> OffloadSettings:
+    """Raises SettingsError for devices that cannot be."""
+    found, why = devices_from(devices)
+    return OffloadSettings(devices=found, why=why)
 
 
 def membership_log_in_thread(

@@ -48,6 +48,7 @@ from millstream.processor.errors import (
 from millstream.processor.event_log import EventLog, configure_logging
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.messages import tell
+from millstream.processor.offload_report import DeviceLeased, DeviceRefused
 from millstream.processor.parent import die, die_with_parent
 from millstream.processor.process_use import process_use
 from millstream.processor.shard_host import (
@@ -157,6 +158,8 @@ class Worker:
                     self._host.assign(self._wanted, stalls, tokens)
                 case Stop(timeout_s):
                     self.ask_stop(timeout_s)
+                case DeviceLeased() | DeviceRefused():
+                    self._host.device_news(message)
         # The agent is dead, and another node may own our shards by now. Kafka's fence keeps us harmless; being gone
         # keeps us from being in the way.
         die()

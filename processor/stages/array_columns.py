@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from millstream.processor.columns import Slices
+from millstream.processor.columns import Index, Slices
 from millstream.processor.offloading import ArrayColumns, ColumnSchema, Text
 from millstream.processor.stages.column_calls import Column, Columns
 
@@ -71,3 +71,16 @@ def rows_of(columns: ArrayColumns, start: int, stop: int) -> ArrayColumns:
 def _text_rows(text: Text, start: int, stop: int) -> Text:
     offsets = text.offsets[start : stop + 1]
     return Text(offsets - offsets[0], text.data[offsets[0] : offsets[-1]])
+
+
+def chosen_rows(columns: ArrayColumns, rows: Index) -> ArrayColumns:
+    """Rows by their numbers, copied; a number may stand there several times."""
+    taken = {name: _chosen(column, rows) for name, column in columns.items()}
+    return ArrayColumns(taken, {name: mask[rows] for name, mask in columns.masks.items()}, len(rows))
+
+
+def _chosen(column: Any, rows: Index) -> Any:
+    if not isinstance(column, Text):
+        return column[rows]
+    size = np.diff(column.offsets).astype(np.int32)
+    return as_text(Slices(column.data, column.offsets[:-1].astype(np.int32), size).take(rows))

@@ -7,6 +7,7 @@ device's fault, and what is committed does not depend on where it was computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from millstream.processor.columns import Index
 from millstream.processor.errors import StageError
 from millstream.processor.interfaces import ValueCodec
-from millstream.processor.offloading import CPU, ON_CPU, ArrayColumns, OnCpu, Placement, Route, StageDefinition
+from millstream.processor.offloading import CPU, ArrayColumns, OnCpu, Placement, Route, StageDefinition
 from millstream.processor.stages.array_columns import array_columns, rows_of
 from millstream.processor.stages.batch import Batch, Identity, error_text
 from millstream.processor.stages.calls import WrongAnswerError
@@ -41,6 +42,7 @@ class OffloadStage:
         self._encoder = encoder
         self._codec = codec
         self._identity = identity
+        self._compute_s = 0.0
         self._resident: Sequence[Mapping[str, Any]] | None = None
         self._caller = ColumnCaller(self._computed, self._checked, identity)
 
@@ -56,38 +58,44 @@ class OffloadStage:
                     f"{type(error).__name__}: {error_text(error)}"
                 ) from error
 
+    @property
+    def resident(self) -> Sequence[Mapping[str, Any]]:
+        """What `load` has loaded, if there is something."""
+        return self._resident or ()
+
     async def run(self, flow: Flow, batch: Batch) -> tuple[Flow]:
         """One flow of the new bytes."""
         began = perf_counter()
         self.load()
         given = open_columns(flow, self._encoder, self._layout, self._identity, batch)
-        route, pieces = ON_CPU, list[Piece[Answer]]()
         count = len(given.columns)
+        time, pieces = _Time(None, 0.0), list[Piece[Answer]]()
         if count:
             self.placement.arrived(count, given.columns.value.byte_count)
-            route, pieces = await self._answered(given, batch)
+            time, pieces = await self._answered(given, batch)
         written = write_back(given, pieces, self._layout, self._codec, self._identity, batch)
-        if count and sum(len(piece.rows) for piece in pieces) == count:
-            self._tell_time(route, given.columns, pieces, perf_counter() - began)
+        if time.route is not None:
+            self._tell_time(time.route, given.columns, pieces, perf_counter() - began, time.compute_s)
         return (written,)
 
     # -- where ------------------------------------------------------------------------------------------------------
 
-    async def _answered(self, given: Given, batch: Batch) -> tuple[Route, list[Piece[Answer]]]:
-        """All rows' answers but those of rows at fault, and where they come from; `_ELSEWHERE` where not from one."""
+    async def _answered(self, given: Given, batch: Batch) -> tuple[_Time, list[Piece[Answer]]]:
+        """All rows' answers but those of rows at fault, and what the time that they took is worth."""
         route = self.placement.route(len(given.columns))
         portions = _portions(len(given.columns), route.records_max)
         pieces: list[Piece[Answer]] = []
         if route.device != CPU:
+            began = perf_counter()
             pieces = await self._on_device(route, given.columns, portions, batch)
-        if len(pieces) == len(portions):
-            return route, pieces
-        fallback = route.device != CPU
+            if len(pieces) == len(portions):
+                return _Time(route, perf_counter() - began), pieces
+        # No other batch comes in between: nothing is awaited unless there are rows at fault, and then no time counts.
+        self._compute_s = 0.0
         input_rows = given.flow.rows[given.places]
         more, _ = await self._caller.call(given.columns, batch, input_rows, portions[len(pieces) :])
-        # A batch that was in two places, or whose rows were asked for one by one, tells nothing of either place.
-        is_plain = not fallback and len(more) == len(portions)
-        return (route if is_plain else _ELSEWHERE), pieces + more
+        is_plain = route.device == CPU and len(more) == len(portions)
+        return _Time(route if is_plain else None, self._compute_s), pieces + more
 
     async def _on_device(
         self, route: Route, columns: Columns, portions: Sequence[Index], batch: Batch
@@ -109,14 +117,15 @@ class OffloadStage:
         batch.mark.alive()
         return pieces
 
-    def _tell_time(self, route: Route, columns: Columns, pieces: Sequence[Piece[Answer]], seconds: float) -> None:
+    def _tell_time(
+        self, route: Route, columns: Columns, pieces: Sequence[Piece[Answer]], seconds: float, compute_s: float
+    ) -> None:
         """Each call's share of the time, with reading and writing the values in it."""
-        if route is _ELSEWHERE or isinstance(self.placement, OnCpu):
-            return
         for piece in pieces:
-            count = len(piece.rows)
-            share = seconds * count / len(columns)
-            self.placement.observed(route, count, share, partial(self._part, columns, piece.rows), piece.answer.columns)
+            rows, share = piece.rows, len(piece.rows) / len(columns)
+            part = partial(self._part, columns, rows)
+            answer = piece.answer.columns
+            self.placement.observed(route, len(rows), seconds * share, compute_s * share, part, answer)
 
     def _part(self, columns: Columns, rows: Index) -> ArrayColumns:
         return array_columns(columns if len(rows) == len(columns) else columns.take(rows), self._reads)
@@ -124,7 +133,10 @@ class OffloadStage:
     # -- how --------------------------------------------------------------------------------------------------------
 
     def _computed(self, columns: Columns) -> Any:
-        return self.definition.offloadable.compute(array_columns(columns, self._reads), self._resident or ())
+        began = perf_counter()
+        answer = self.definition.offloadable.compute(array_columns(columns, self._reads), self.resident)
+        self._compute_s += perf_counter() - began
+        return answer
 
     def _checked(self, answer: Any, count: int) -> Answer:
         answered = as_mapping(answer, self._adds, self._adds)
@@ -134,7 +146,13 @@ class OffloadStage:
         return self._layout.check(answered, count)
 
 
-_ELSEWHERE = Route("", 0)
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """Where a batch was computed and how long that took. `route` is None where it says nothing: it was in two places,
+    or rows were asked for one by one."""
+
+    route: Route | None
+    compute_s: float
 
 
 def _portions(count: int, records_max: int) -> list[Index]:

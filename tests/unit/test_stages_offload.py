@@ -64,11 +64,17 @@ class Elsewhere:
         self.refusals.append(why)
 
     def observed(
-        self, route: Route, rows: int, seconds: float, columns: Callable[[], ArrayColumns], answer: Any
+        self,
+        route: Route,
+        rows: int,
+        seconds: float,
+        compute_s: float,
+        columns: Callable[[], ArrayColumns],
+        answer: Any,
     ) -> None:
         assert columns().rows == rows
         assert all(len(column) == rows for column in answer.values())
-        assert seconds > 0
+        assert seconds > compute_s > 0
         self.observations.append((route.device, rows))
 
     def waited(self, seconds: float) -> None:
