@@ -60,10 +60,11 @@ def _check(stage: StageDefinition, column: ColumnSchema, answer: Any, rows: int)
     shape, wanted = tuple(getattr(found, "shape", ())), (rows, *column.shape)
     if shape != wanted:
         raise FunctionError(f"stage {stage.name!r}: column {column.name!r} has shape {shape} and not {wanted}")
-    if not hasattr(found, "dtype") or not np.can_cast(np.dtype(str(found.dtype)), column.dtype, "same_kind"):
+    # Other namespaces put their own name before that of the type.
+    dtype = np.dtype(str(found.dtype).rpartition(".")[2])
+    if not np.can_cast(dtype, column.dtype, "same_kind"):
         raise FunctionError(
-            f"stage {stage.name!r}: column {column.name!r} is {getattr(found, 'dtype', type(found).__name__)} "
-            f"and not {column.dtype}; convert it in the function"
+            f"stage {stage.name!r}: column {column.name!r} is {dtype} and not {column.dtype}: convert it yourself"
         )
 
 

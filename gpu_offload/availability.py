@@ -16,7 +16,7 @@ from typing import Final
 # The lowest driver for each CUDA that CuPy is built for, by the name of its package.
 DRIVERS: Final[Mapping[str, int]] = {"cupy-cuda12x": 525, "cupy-cuda13x": 580}
 _DEVICE: Final = re.compile(r"nvidia(\d+)")
-_DRIVER: Final = re.compile(r"Kernel Module[^\d]*?(\d+)\.[\d.]+")
+_DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d+)\.\d")
 
 
 @dataclass(frozen=True, slots=True)

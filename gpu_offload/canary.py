@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from millstream.processor.offloading import ArrayColumns, ColumnSchema, Equality, StageDefinition, Text
 
-_TEXT_BYTES_MAX: Final = 24
+CANARY_TEXT_BYTES_MAX: Final = 24
 _VALUES: Final = 100
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
 
@@ -46,7 +46,7 @@ def difference(
     """Where `found` may not stand for `expected`: the first column, and in how many rows. None where it may."""
     for column in stage.adds:
         # As the stage writes it: the reference may answer a wider type than is declared.
-        reference = np.asarray(expected[column.name]).astype(column.dtype, casting="same_kind")
+        reference = np.asarray(expected[column.name]).astype(column.dtype, copy=False)
         answer = found[column.name]
         if not equality.holds(reference, answer):
             return f"column {column.name!r} differs in {_rows_that_differ(reference, answer, equality)} rows"
@@ -74,7 +74,7 @@ def _values(
 
 
 def _texts(random: np.random.Generator, rows: int, valid: npt.NDArray[np.bool_] | None) -> Text:
-    lengths = random.integers(0, _TEXT_BYTES_MAX + 1, rows)
+    lengths = random.integers(0, CANARY_TEXT_BYTES_MAX + 1, rows)
     if valid is not None:
         lengths[~valid] = 0
     offsets = np.zeros(rows + 1, np.int32)

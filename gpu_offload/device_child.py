@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from millstream.gpu_offload.device_choice import check_device
+from millstream.gpu_offload.protocol import STICKY_EXIT_CODE, DeviceNews
 from millstream.processor.errors import SettingsError
 from millstream.processor.restarts import RestartPolicy, deaths_in_row, delay_s
 
@@ -31,11 +32,6 @@ class ChildState:
 
     state: Literal["starting", "up", "gone", "unavailable"]
     text: str = ""
-
-
-class _News(msgspec.Struct, frozen=True):
-    is_up: bool
-    text: str
 
 
 class DeviceChild:
@@ -102,7 +98,7 @@ class DeviceChild:
                 self._process = process = await self._spawn(theirs)
                 theirs.close()
                 unavailable = await self._listen(reader)
-                return f"it ended with {await process.wait()}", unavailable
+                return _ended(await process.wait()), unavailable
             finally:
                 await self._reap()
                 writer.close()
@@ -112,7 +108,7 @@ class DeviceChild:
     async def _listen(self, reader: asyncio.StreamReader) -> str | None:
         unavailable = None
         while line := await reader.readline():
-            news = msgspec.json.decode(line, type=_News)
+            news = msgspec.json.decode(line, type=DeviceNews)
             if news.is_up:
                 self._heard(ChildState("up", news.text))
             else:
@@ -144,3 +140,9 @@ class DeviceChild:
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
         )
+
+
+def _ended(code: int) -> str:
+    if code == STICKY_EXIT_CODE:
+        return "the device was lost"
+    return f"its process exited with code {code}" if code >= 0 else f"its process was ended by signal {-code}"

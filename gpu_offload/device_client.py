@@ -117,7 +117,9 @@ class DeviceClient:
         self._settings = settings = settings or ClientSettings()
         self._link: DeviceLink | None = None
         self._stages = {stage.name: self._new(number, stage) for number, stage in enumerate(stages)}
-        needs = max(bytes_needed(stage, settings.rows_max, settings.text_bytes) for stage in stages)
+        needs = max(
+            (bytes_needed(stage, settings.rows_max, settings.text_bytes) for stage in stages), default=PAGE_BYTES
+        )
         self._slot_bytes = -(-min(needs, settings.slot_bytes_max) // PAGE_BYTES) * PAGE_BYTES
         self._full = SeldomWarning(_log, "device.slot_too_small", device=device)
 
@@ -176,7 +178,9 @@ class DeviceClient:
                 wait_s = min(_RECONNECT_MAX_S, wait_s * 2)
         finally:
             for stage in self._stages.values():
+                stage.is_ready = False
                 _cancel_timers(stage)
+                self._tell(stage)
 
     async def _stay_connected(self) -> bool:
         """One connection from its beginning to its end; False where none was made."""
@@ -220,13 +224,17 @@ class DeviceClient:
             case StageUnavailable(_, why, is_wrong):
                 stage.is_ready, stage.trouble = False, why
                 _log.error("device.stage_unavailable", device=self._device, reason=why)
-                if is_wrong:
+                if is_wrong or stage.breaker.state is BreakerState.OPEN:
                     stage.breaker.quarantine(self._now(), why)
         self._wait_for_cool_down(stage)
         self._tell(stage)
 
     def _warm_up_is_over(self, stage: _Stage) -> None:
-        if not stage.is_ready:
+        if stage.is_ready:
+            # It was ready before, and was only to be tested once more: nothing answers any more.
+            if self._link is not None:
+                self._link.kill()
+        else:
             stage.trouble = f"it was not ready within {self._settings.warm_up_s:g} s"
             self._tell(stage)
 

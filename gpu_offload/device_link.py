@@ -12,6 +12,8 @@ import contextlib
 import os
 import signal
 import socket
+import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,6 +49,8 @@ from millstream.processor.offloading import ArrayColumns, StageDefinition
 
 StageNews: TypeAlias = StageReady | StageUnavailable
 _CONNECT_WAIT_S: Final = 5.0
+_WELCOME_WAIT_S: Final = 10.0
+_PEER: Final = struct.Struct("3i")
 
 
 class DeviceTroubleError(MillstreamError):
@@ -120,8 +124,7 @@ class DeviceLink:
         descriptor = create_memory(slots, slot_bytes)
         try:
             link = cls(SlotMemory(descriptor, slots, slot_bytes), stage_news)
-            async with asyncio.timeout(_CONNECT_WAIT_S):
-                await link._open(path, Hello(PROTOCOL, worker, slots, slot_bytes), descriptor)
+            await link._open(path, Hello(PROTOCOL, worker, slots, slot_bytes), descriptor)
         finally:
             os.close(descriptor)
         return link
@@ -170,18 +173,26 @@ class DeviceLink:
         end = socket.socket(socket.AF_UNIX)
         end.setblocking(False)
         try:
-            await loop.sock_connect(end, path)
+            async with asyncio.timeout(_CONNECT_WAIT_S):
+                await loop.sock_connect(end, path)
+            self._process = _Process.of_peer(end)
             send_hello(end, hello, descriptor)
             self._socket = await FramedSocket.over(end, self._heard, self._lost)
         except BaseException:
             end.close()
             raise
         try:
-            welcome = await self._welcomed
+            async with asyncio.timeout(_WELCOME_WAIT_S):
+                welcome = await self._welcomed
+        except TimeoutError:
+            # Nobody else may be there to notice that it hangs.
+            self.kill()
+            self.close()
+            raise
         except BaseException:
             self.close()
             raise
-        self._process = _Process(welcome.pid)
+        self._process = self._process or _Process(welcome.pid)
         self.device = welcome.device
 
     async def _reply(self, flight: _Flight, wait_s: float) -> Done | Refused:
@@ -251,6 +262,14 @@ class _Process:
             self._handle: int | None = os.pidfd_open(pid)
         except (AttributeError, OSError):
             self._handle = None
+
+    @classmethod
+    def of_peer(cls, end: socket.socket) -> _Process | None:
+        """The process at the other end of a connected Unix socket, where the system tells."""
+        if sys.platform != "linux":
+            return None
+        pid, _, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return cls(pid)
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):

@@ -21,20 +21,14 @@ import msgspec
 from millstream.gpu_offload.backend import UnavailableDeviceError
 from millstream.gpu_offload.device_choice import open_device
 from millstream.gpu_offload.device_service import DeviceService
+from millstream.gpu_offload.protocol import UNAVAILABLE_EXIT_CODE, DeviceNews
 from millstream.processor.errors import SettingsError
 from millstream.processor.event_log import configure_logging
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.parent import die, die_with_parent
 
-UNAVAILABLE_EXIT_CODE: Final = 69
 _BACKLOG: Final = 64
-
-
-class DeviceNews(msgspec.Struct, frozen=True):
-    """What a device's process says to its parent. `is_up` False: there is no such device, and why."""
-
-    is_up: bool
-    text: str
+_SWITCH_S: Final = 0.0005
 
 
 async def serve(device: str, path: Path, parent: socket.socket) -> int:
@@ -78,6 +72,8 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C reaches every process of the terminal; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
+    # A stage that is warming up in a thread is not to hold back the batches of others for longer.
+    sys.setswitchinterval(_SWITCH_S)
     configure_logging(level)
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)

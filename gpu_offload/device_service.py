@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from millstream.gpu_offload.backend import Backend, FunctionError, NotLoadableEr
 from millstream.gpu_offload.framed_socket import FramedSocket, receive_hello
 from millstream.gpu_offload.protocol import (
     PROTOCOL,
+    STICKY_EXIT_CODE,
     Compute,
     Done,
     Load,
@@ -43,10 +45,10 @@ from millstream.gpu_offload.slots import Segment, SlotMemory, SlotTooSmallError,
 from millstream.gpu_offload.warm_up import WarmStage, WrongAnswerError, warm_up
 from millstream.processor.event_log import EventLog
 
-# How a process ends whose device is lost; any other end is a crash as well.
-STICKY_EXIT_CODE: Final = 70
 ROWS_MAX: Final = 1 << 16
 _GREETING_WAIT_S: Final = 5.0
+# How long batches are joined to smaller runs after one that the memory did not hold.
+_CAP_S: Final = 600.0
 
 Work: TypeAlias = tuple[Segment, Compute]
 _log: Final = EventLog(logging.getLogger("millstream.device"))
@@ -86,6 +88,8 @@ class DeviceService:
         self._runs = 0
         self._is_due = False
         self._greetings: set[asyncio.Task[None]] = set()
+        # One, since stages come out of the same modules, which are not to be loaded twice at a time.
+        self._warming = ThreadPoolExecutor(1, thread_name_prefix="warm-up")
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled. Owns the socket, which listens and does not block."""
@@ -146,6 +150,7 @@ class DeviceService:
     def _load(self, number: int, name: int, order: StageOrder) -> None:
         stage = self._stages.setdefault(msgspec.msgpack.encode(order), _Stage(next(self._numbers), order))
         self._clients[number].stages[name] = stage.number
+        self._forget_other_versions(stage)
         if stage.warm is not None:
             self._prove_again(stage, stage.warm)
         elif stage.warming is None:
@@ -154,9 +159,17 @@ class DeviceService:
         if stage.warming is None:
             self._say_state(stage)
 
+    def _forget_other_versions(self, stage: _Stage) -> None:
+        """Let go of what the same stage had on the device before it changed, where no worker wants that any more."""
+        wanted = {number for client in self._clients.values() for number in client.stages.values()}
+        for key, other in list(self._stages.items()):
+            if other.order.name == stage.order.name and other.number not in wanted and other.warming is None:
+                del self._stages[key]
+
     async def _warm_up(self, stage: _Stage) -> None:
         try:
-            stage.warm = await asyncio.to_thread(warm_up, self._backend, stage.order)
+            loop = asyncio.get_running_loop()
+            stage.warm = await loop.run_in_executor(self._warming, warm_up, self._backend, stage.order)
         except StickyError as error:
             self._end(error)
         except NotLoadableError as error:
@@ -247,7 +260,7 @@ class DeviceService:
         seconds = time.perf_counter() - begun
         self._count_run()
         if outcome.rows_max:
-            self._queue.cap(stage.number, outcome.rows_max)
+            self._queue.cap(stage.number, outcome.rows_max, time.monotonic() + _CAP_S)
         for place, request in enumerate(requests):
             self._answer(request, place in outcome.failed, seconds, outcome.rows_max)
 

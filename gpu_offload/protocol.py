@@ -18,11 +18,21 @@ from millstream.processor.errors import MillstreamError
 
 PROTOCOL: Final = 1
 FRAME_BYTES_MAX: Final = 1 << 20
+# How a device's process ends where there is no such device, and when its device is lost.
+UNAVAILABLE_EXIT_CODE: Final = 69
+STICKY_EXIT_CODE: Final = 70
 _LENGTH: Final = struct.Struct("!I")
 
 
 class ProtocolError(MillstreamError):
     """The other end says what cannot be understood."""
+
+
+class DeviceNews(msgspec.Struct, frozen=True):
+    """What a device's process says to whoever started it, as a line of JSON. `is_up` False: there is no such device."""
+
+    is_up: bool
+    text: str
 
 
 class FunctionReference(msgspec.Struct, frozen=True):

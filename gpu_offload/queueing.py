@@ -37,7 +37,7 @@ class RunQueue(Generic[Work]):
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
-        self._caps: dict[int, int] = {}
+        self._caps: dict[int, tuple[int, float]] = {}
         self._waiting: list[Request[Work]] = []
 
     def __len__(self) -> int:
@@ -51,30 +51,32 @@ class RunQueue(Generic[Work]):
         """Forget what this worker was waiting for."""
         self._waiting = [request for request in self._waiting if request.client != client]
 
-    def cap(self, stage: int, rows: int) -> None:
-        """Join batches of this stage up to so many rows at most from now on; a single one may have more."""
-        self._caps[stage] = max(1, min(rows, self.rows_max(stage)))
+    def cap(self, stage: int, rows: int, until_s: float) -> None:
+        """Join batches of this stage up to so many rows at most until then; a single one may have more."""
+        self._caps[stage] = (max(1, rows), until_s)
 
-    def rows_max(self, stage: int) -> int:
+    def rows_max(self, stage: int, now: float) -> int:
         """Up to how many rows batches of the stage are joined."""
-        return self._caps.get(stage, self._rows_max)
+        rows, until_s = self._caps.get(stage, (self._rows_max, now))
+        return min(rows, self._rows_max) if now < until_s else self._rows_max
 
     def take(self, now: float) -> Turn[Work]:
         """Take out what is next. Both parts are empty where nothing waits."""
         expired = [request for request in self._waiting if request.deadline_s <= now]
         live = [request for request in self._waiting if request.deadline_s > now]
-        together = self._joined(live)
+        together = self._joined(live, now)
         taken = set(map(id, together))
         self._waiting = [request for request in live if id(request) not in taken]
         return Turn(together, expired)
 
-    def _joined(self, live: Sequence[Request[Work]]) -> list[Request[Work]]:
+    def _joined(self, live: Sequence[Request[Work]], now: float) -> list[Request[Work]]:
         if not live:
             return []
         stage, rows = live[0].stage, live[0].rows
+        rows_max = self.rows_max(stage, now)
         together = [live[0]]
         for request in live[1:]:
-            if request.stage == stage and rows + request.rows <= self.rows_max(stage):
+            if request.stage == stage and rows + request.rows <= rows_max:
                 together.append(request)
                 rows += request.rows
         return together

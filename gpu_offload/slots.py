@@ -120,8 +120,9 @@ def fill(segment: Segment, columns: ArrayColumns) -> None:
     for name, place in segment.columns.items():
         column = columns[name]
         if isinstance(place, Text):
-            place.offsets[...] = column.offsets
-            place.data[...] = column.data
+            # Pieces of a batch may be views whose texts begin in the middle of the data.
+            np.subtract(column.offsets, column.offsets[0], out=place.offsets)
+            place.data[...] = column.data[int(column.offsets[0]) : int(column.offsets[-1])]
         else:
             place[...] = column
     for name, mask in segment.columns.masks.items():
@@ -130,7 +131,8 @@ def fill(segment: Segment, columns: ArrayColumns) -> None:
 
 def text_sizes(columns: ArrayColumns, stage: StageDefinition) -> tuple[int, ...]:
     """How many bytes each text column of the stage has, in order."""
-    return tuple(len(columns[column.name].data) for column in stage.reads if column.is_text)
+    texts = [columns[column.name] for column in stage.reads if column.is_text]
+    return tuple(int(text.offsets[-1]) - int(text.offsets[0]) for text in texts)
 
 
 def bytes_needed(stage: StageDefinition, rows: int, bytes_per_text: int) -> int:

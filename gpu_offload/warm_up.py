@@ -26,15 +26,17 @@ from millstream.gpu_offload.backend import (
 from millstream.gpu_offload.canary import difference, made_up_rows, plain_rows
 from millstream.gpu_offload.protocol import StageOrder, Timing
 from millstream.gpu_offload.references import NotByNameError
-from millstream.gpu_offload.slots import Segment
+from millstream.gpu_offload.slots import Segment, bytes_needed
 from millstream.gpu_offload.stage_order import definition_from
 from millstream.processor.offloading import ArrayColumns, StageDefinition
 
-CANARY_ROWS: Final = 257
+# Few, since the reference may take milliseconds for each.
+CANARY_ROWS: Final = 65
 _BUCKETS: Final = tuple(8**power for power in range(6))
 _RUNS: Final = 30
 _RUNS_DROPPED: Final = 5
 _BUCKET_S_MAX: Final = 0.25
+_BUCKET_BYTES_MAX: Final = 64 << 20
 _SEED: Final = 20
 
 
@@ -112,6 +114,8 @@ def _timings(definition: StageDefinition, runner: Runner) -> tuple[Timing, ...]:
     """What batches of growing size take, until one takes too long to be repeated."""
     timings = []
     for rows in _BUCKETS:
+        if bytes_needed(definition, rows, 0) > _BUCKET_BYTES_MAX:
+            break
         segment = with_outputs(definition, made_up_rows(definition, rows, _SEED))
         try:
             runs = _runs(runner, segment)

@@ -11,7 +11,7 @@ from millstream.processor.offloading import ArrayColumns, ColumnSchema, Equality
 
 
 def total(xp: Any, columns: ArrayColumns) -> Mapping[str, Any]:
-    return {"total": columns["price"] * columns["count"] + 1.0}
+    return {"total": columns["price"] * xp.astype(columns["count"], xp.float64) + 1.0}
 
 
 def lengths(xp: Any, columns: ArrayColumns) -> Mapping[str, Any]:
