@@ -18,7 +18,7 @@ _NOW_SLOTS: Final = 10
 _PIECES_MAX: Final = 8192
 # Rates that differ by more than this, and by more deviations than this, are two loads and not one.
 _SAME_TENTH: Final = 2.0
-_SAME_HALF: Final = 1.4
+_SAME_HALF: Final = 1.2
 _CHANCE: Final = 4.0
 _HALF: Final = 20
 

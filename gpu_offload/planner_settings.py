@@ -31,11 +31,11 @@ class PlannerSettings:
     margin: float = 0.85
     load_max: float = 0.7
     stable_load: float = 0.9
-    near_cheapest: float = 1.02
+    near_cheapest: float = 1.01
     interval_s: float = 1.0
     alarm_s: float = 0.05
     drain_s: float = 10.0
-    switch_gain_s: float = 0.3
+    switch_gain_s: float = 0.2
     gain_min: float = 0.02
     dwell_s: float = 10.0
     cool_down_s: float = 30.0

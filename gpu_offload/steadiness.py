@@ -1,8 +1,8 @@
 """When a better choice is followed: not at once for a little money, at once when the budget is in danger.
 
 A dearer device is left when the money lost on it adds up (the sum of the gains over time, less an allowance for noise).
-So a gain of 15 % is followed after two seconds, one of 5 % after ten, and noise never. A device that had to be
-left for trouble is out for a while, longer each time.
+So a gain of 15 % is followed after a second and a half, one of 5 % after seven, and noise never. A device that had to
+be left for trouble is out for a while, longer each time.
 """
 
 from __future__ import annotations
