@@ -12,6 +12,7 @@ It works in this order, whether the system has finished or is still at work:
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -170,6 +171,9 @@ class _Court:
         if events is None:
             return
         wanted = events * self._settings.effects_each
+        # What is loaded by now stays. A collection that looked at it again would take up to 150 ms, and everything that
+        # arrives meanwhile would be taken for late.
+        gc.freeze()
         is_alongside = self._settings.input_reading is InputReading.ALONGSIDE
 
         def is_done() -> bool:

@@ -7,6 +7,7 @@ misbehaves on request: a file in its directory that is named after a fault makes
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -56,6 +57,7 @@ class FakeHost:
 
     async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:  # noqa: ARG002 - no stages
         self._report = report
+        (self._directory / "frozen-objects").write_text(str(gc.get_freeze_count()))
         while not self._is_done():
             await asyncio.sleep(0.01)
             self._meet_faults()

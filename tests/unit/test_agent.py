@@ -188,6 +188,12 @@ async def test_shards_are_shared_evenly_and_a_stop_drains_them(tmp_path: Path, w
     assert owners_by_journal(under_test.journal(), alive=[]) == {}, "every shard was released"
 
 
+async def test_no_collection_of_a_worker_that_serves_looks_at_all_that_it_has_loaded(tmp_path: Path) -> None:
+    async with node(tmp_path, workers=1, shards=1) as under_test:
+        await under_test.served(1)
+    assert int((tmp_path / "frozen-objects").read_text()) > 1000
+
+
 async def test_a_crashed_workers_shards_move_and_it_comes_back_as_a_new_incarnation(tmp_path: Path) -> None:
     async with node(tmp_path, shards=4) as under_test:
         await under_test.served(4)
