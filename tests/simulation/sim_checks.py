@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
+from sim_feed import Session
 from sim_kafka import Event, Kafka, Record
-from sim_log import Session
 
 from millstream.connectors.kafka.error_codes import Code
 from millstream.connectors.kafka.transaction_requests import InitProducerIdRequest

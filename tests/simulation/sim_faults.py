@@ -38,7 +38,7 @@ _HELD_BACK = (
     "Append",
     "Beat",
 )
-_AGENTS = frozenset({"Beat", "Beats", "Follow", "Append"})
+_AGENTS = ("Beat", "Beats", "Follow", "Append")
 
 
 class Faults:
@@ -201,7 +201,7 @@ class Faults:
         brokers = self._rng.choice([None, None, frozenset({1}), frozenset({self._world.network.brokers})])
         cut = Cut(brokers, *ways, resets=self._rng.random() < 0.3)
         if self._rng.random() < 0.4:
-            cut = Cut(None, *ways, kinds=frozenset({self._rng.choice(_HELD_BACK)}))
+            cut = Cut(None, *ways, kinds=(self._rng.choice(_HELD_BACK),))
         self._cut(machine, cut)
 
     def cut_agent(self) -> None:
@@ -214,7 +214,7 @@ class Faults:
         """A node that is heard and does not hear: no beat reaches it, not even its own."""
         machine = self._one()
         if machine is not None:
-            self._cut(machine, Cut(None, requests=True, answers=True, kinds=frozenset({"Beats"})))
+            self._cut(machine, Cut(None, requests=True, answers=True, kinds=("Beats",)))
 
     def _cut(self, machine: Machine, cut: Cut) -> None:
         seconds = self._span()

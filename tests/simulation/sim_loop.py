@@ -163,8 +163,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                 break
             when, _, handle = heapq.heappop(timers)
             if not handle.is_cancelled:
-                self.now = max(self.now, when)
-                ready.append(handle)
+                if when > self.now:
+                    self.now = when
+                self._run(handle)
         if self.failure is not None:
             raise self.failure
         self.now = end

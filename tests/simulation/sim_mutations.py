@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sim_log import GROUP, Batch, Fetcher, Log, Sealed, ShardLog
+from sim_feed import Batch, Fetcher, Sealed
+from sim_log import GROUP, Log, ShardLog
 from sim_world import Plan
 
 from millstream.connectors.kafka.transaction_requests import EndTxnRequest

@@ -34,7 +34,7 @@ class Cut:
     requests: bool
     answers: bool
     resets: bool = False
-    kinds: frozenset[str] | None = None
+    kinds: tuple[str, ...] | None = None
 
     def stops(self, broker: int, kind: str, *, is_answer: bool) -> bool:
         way = self.answers if is_answer else self.requests

@@ -182,8 +182,9 @@ class World:
             workers = None if number < with_workers else 0
             self.network.later(rng.random() * 0.3, lambda n=number, w=workers: self.start(f"n{n}", workers=w))
         self.network.later(0.3, self._write)
-        begin = START_S + 1.0
-        end = begin + (rng.choice([0.5, 1.0, 2.5]) if self.nodes <= 20 else 0.7)
+        # Time without faults shows nothing: they begin while nodes are still joining, or when all is at work.
+        begin = START_S + (rng.choice([0.1, 0.3, 0.8]) if self.nodes <= 20 else 1.0)
+        end = begin + (rng.choice([0.4, 0.8, 2.0]) if self.nodes <= 20 else 0.7)
         faults = Faults(self, end)
         faults.plan(begin, rng.randint(1, 6), moves_only=self.moves_only, only=self.plan.faults)
         loop.run_until(end)
