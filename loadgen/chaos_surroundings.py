@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from millstream.connectors.kafka.development_broker import DevelopmentBroker
 from millstream.connectors.kafka.development_cluster import DevelopmentCluster
@@ -19,6 +20,8 @@ from millstream.loadgen.node_faults import node_processes
 from millstream.processor.errors import UnavailableError
 from millstream.processor.ledger import DeadRecord, WorkerDownRecord
 
+T = TypeVar("T")
+
 _CALM_S = 1.5
 _CUT_S = 3.0
 _SOAK_S = 30.0
@@ -28,6 +31,19 @@ TRAP = "trap"
 
 def _oldest(stage: Stage) -> Actor:
     return stage.troupe.await_ripe(len(stage.troupe.actors))[0]
+
+
+def _oldest_with(stage: Stage, what: Callable[[Actor], T | None]) -> tuple[Actor, T]:
+    """The node that is there for longest of those that have `what` the fault is done with, and that."""
+    ripe = stage.troupe.await_ripe(len(stage.troupe.actors))
+    return next((actor, found) for actor in ripe if (found := what(actor)) is not None)
+
+
+def _at_a_random_moment(stage: Stage, victim: Actor) -> tuple[str | None, set[int], int]:
+    """Wait for it; then who the victim is in the ledger, its shards, and where in the ledger its fault begins."""
+    node, shards = stage.ledger.node_id(victim.name), stage.troupe.shards_of(victim)
+    stage.random_phase()
+    return node, shards, stage.mark()
 
 
 def _no_verdicts(stage: Stage, fault: Round, since: int, *, is_saturated: bool = False) -> None:
@@ -71,12 +87,8 @@ def cut_off(lost: Cut) -> Callable[[Stage, int], Round]:
     """Row 5: a node is cut off from every broker, then joined to the network again."""
 
     def play(stage: Stage, number: int) -> Round:
-        victim = next(a for a in stage.troupe.await_ripe(len(stage.troupe.actors)) if a.network is not None)
-        network = victim.network
-        assert network is not None
-        node, shards = stage.ledger.node_id(victim.name), stage.troupe.shards_of(victim)
-        stage.random_phase()
-        since = stage.mark()
+        victim, network = _oldest_with(stage, lambda actor: actor.network)
+        node, shards, since = _at_a_random_moment(stage, victim)
         strike = stage.troupe.strike(victim, lambda _pid: network.cut(lost))
         fault = stage.new_round(number, strike, [victim], shards)
         fault.fault = f"node cut off: {lost.value}"
@@ -94,12 +106,9 @@ def cut_topic(what: str) -> Callable[[Stage, int], Round]:
     """Row 6: a node reaches the brokers, but for the beats' leader, or but for that of its output."""
 
     def play(stage: Stage, number: int) -> Round:
-        victim = next(a for a in stage.troupe.await_ripe(len(stage.troupe.actors)) if a.proxy is not None)
-        proxy = victim.proxy
-        assert proxy is not None
-        node, shards = stage.ledger.node_id(victim.name), stage.troupe.shards_of(victim)
-        stage.random_phase()
-        since, ordered = stage.mark(), Moment.now()
+        victim, proxy = _oldest_with(stage, lambda actor: actor.proxy)
+        node, shards, since = _at_a_random_moment(stage, victim)
+        ordered = Moment.now()
         stage.troupe.note_struck(victim)
         topic = f"{stage.scene.pipeline}.beats" if what == "beats" else stage.scene.output
         laid = proxy.apply(*cut(topics={topic}))
@@ -132,9 +141,7 @@ _TROUBLES: tuple[tuple[str, Rule], ...] = (
 
 def slow_coordinator(stage: Stage, number: int) -> Round:
     """Row 7: what goes to the coordinator is slow, breaks, or is answered late; another trouble with each round."""
-    victim = next(actor for actor in stage.troupe.await_ripe(len(stage.troupe.actors)) if actor.proxy is not None)
-    proxy = victim.proxy
-    assert proxy is not None
+    victim, proxy = _oldest_with(stage, lambda actor: actor.proxy)
     name, rule = _TROUBLES[number % len(_TROUBLES)]
     shards = stage.troupe.shards_of(victim)
     stage.random_phase()
@@ -243,9 +250,7 @@ def half_a_core(stage: Stage, number: int) -> Round:
 
 def step_clock(stage: Stage, number: int) -> Round:
     """Row 14: one node's wall clock goes an hour forward, or back."""
-    victim = next(actor for actor in stage.troupe.await_ripe(len(stage.troupe.actors)) if actor.clock is not None)
-    clock = victim.clock
-    assert clock is not None
+    victim, clock = _oldest_with(stage, lambda actor: actor.clock)
     stage.random_phase()
     since = stage.mark()
     strike = clock.step(_HOUR_S if number % 2 == 0 else -_HOUR_S)
