@@ -123,18 +123,21 @@ class ShardKeeper:
                 reason = f"{type(error).__name__}: {error}"
                 self._watch.restarting(reason)
                 self._on_restart(reason)
-                await self._back_off(min(_PAUSE_S_MIN * 2**failures, _PAUSE_S_MAX))
+                # Of two owners each may commit a little before the other fences it: a contest has longer pauses too.
+                setbacks = max(failures, fences - 1)
+                await self._back_off(min(_PAUSE_S_MIN * 2**setbacks, _PAUSE_S_MAX))
             else:
                 if not self._again:
                     return
 
     def _refuse_a_contest(self, fences: int, error: Exception) -> None:
-        # A takeover fences once. Two owners that fence each other in turn would do so for ever, and each may
-        # even commit a little in between.
+        # A takeover fences once, and an owner that does not hear what the others have decided a few times more: so
+        # many, with the pauses between them, take more than ten seconds.
         if fences > _FENCES_IN_ROW_MAX:
             raise RefusedError(
                 f"shard {self.shard} was fenced {fences} times in a row: another process runs a pipeline named "
-                f"{self._settings.pipeline.name!r}. Stop one of the two, or give it another name"
+                f"{self._settings.pipeline.name!r}, or one of its nodes has not heard of the others for long. "
+                "Stop one of the two, or give it another name"
             ) from error
 
     async def _run_once(self) -> None:

@@ -70,6 +70,22 @@ async def test_a_contest_is_given_up_with_the_name_and_the_remedy() -> None:
 
 
 @simulated
+async def test_a_contest_in_which_each_owner_commits_a_little_lasts_for_ten_seconds_at_least() -> None:
+    world = World()
+    task = asyncio.create_task(world.keep())
+    began = asyncio.get_running_loop().time()
+    for sent in range(1, 100):
+        world.send(1, prefix=f"{sent}-")
+        await until(lambda sent=sent: task.done() or world.offsets.get(0) == sent)
+        if task.done():
+            break
+        world.broker.fence("p.0")
+    with pytest.raises(RefusedError, match="shard 0 was fenced 13 times in a row"):
+        await task
+    assert asyncio.get_running_loop().time() - began > 10, "a node that is cut off hears of it by then"
+
+
+@simulated
 async def test_takeovers_with_good_work_between_them_are_no_contest() -> None:
     world = World()
     task = asyncio.create_task(world.keep())
