@@ -14,12 +14,17 @@ _log: Final = EventLog(logging.getLogger("millstream.node"))
 
 
 class Slots:
-    """One place for each of `workers`. What is to be done waits, in order, until somebody takes it."""
+    """One place for each of `workers`. What is to be done waits, in order, until somebody takes it.
+
+    Until `gather_until` workers that are ready wait for those that start, so that shards are planned for all of them.
+    """
 
     def __init__(self, workers: int, start_timeout_s: float) -> None:
         self._slots = [Slot(worker) for worker in range(workers)]
         self._start_timeout_s = start_timeout_s
         self._actions: list[Action] = []
+        self.gather_until: float | None = None
+        self.has_announced = False
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots)
@@ -55,13 +60,22 @@ class Slots:
             if slot.standing in ALIVE:
                 self.kill(slot, None)
 
-    def announce(self) -> bool:
-        """Tell the membership of workers that are ready; answers whether there were some of which it did not know."""
-        new = [slot for slot in self._slots if slot.standing is Standing.READY and not slot.is_announced]
-        for slot in new:
-            slot.is_announced = True
-            self.ask(Announce(slot.worker, slot.incarnation))
-        return bool(new)
+    def announce(self, now: float) -> None:
+        """Tell the membership of workers that are ready and new to it; `has_announced` says whether there ever were."""
+        if not self._is_gathered(now):
+            return
+        for slot in self._slots:
+            if slot.standing is Standing.READY and not slot.is_announced:
+                slot.is_announced = self.has_announced = True
+                self.ask(Announce(slot.worker, slot.incarnation))
+
+    def _is_gathered(self, now: float) -> bool:
+        if self.gather_until is None:
+            return True
+        if now < self.gather_until and any(slot.standing is Standing.STARTING for slot in self._slots):
+            return False
+        self.gather_until = None
+        return True
 
     def tell_gone(self, slot: Slot, why: str) -> None:
         """Tell the membership that a worker is gone, if it knew of it."""

@@ -58,8 +58,6 @@ class Supervisor:
         self._slots = Slots(settings.workers, settings.start_timeout_s)
         self._pipeline: str | None = None
         self._shards = 0
-        self._gather_until: float | None = None
-        self._has_announced = False
         self._has_left = False
         # Shards that have reached the end of the run here, and those that other nodes run.
         self._finished: set[int] = set()
@@ -229,7 +227,7 @@ class Supervisor:
         """When `tick` has something to do, if nothing else happens."""
         if self._ending is not None:
             return self._ending.deadline
-        deadlines = [*(slot.deadline for slot in self._slots), self._gather_until]
+        deadlines = [*(slot.deadline for slot in self._slots), self._slots.gather_until]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # -- what can be seen from outside --------------------------------------------------------------------------
@@ -264,7 +262,7 @@ class Supervisor:
             return
         if self._pipeline is None:
             self._pipeline, self._shards = ready.pipeline, ready.shards
-            self._gather_until = now + self._settings.gather_s
+            self._slots.gather_until = now + self._settings.gather_s
         elif (ready.pipeline, ready.shards) != (self._pipeline, self._shards):
             self._end(endings.changed_program(slot.worker, ready, self._pipeline, self._shards), now)
             return
@@ -351,17 +349,8 @@ class Supervisor:
         self._force(ending, endings.drained_too_slowly(stuck, self._settings.drain_timeout_s), now)
 
     def _announce(self, now: float) -> None:
-        if self._pipeline is None or self._ending is not None or not self._is_gathered(now):
-            return
-        self._has_announced |= self._slots.announce()
-
-    def _is_gathered(self, now: float) -> bool:
-        if self._gather_until is None:
-            return True
-        if now < self._gather_until and any(slot.standing is Standing.STARTING for slot in self._slots):
-            return False
-        self._gather_until = None
-        return True
+        if self._pipeline is not None and self._ending is None:
+            self._slots.announce(now)
 
     # -- endings ------------------------------------------------------------------------------------------------
 
@@ -383,7 +372,7 @@ class Supervisor:
             elif slot.standing is Standing.READY:
                 slot.enter(Standing.LEAVING, None)
                 self._slots.ask(Send(slot.worker, Stop(worker_timeout_s)))
-        self._has_left |= not self._has_announced
+        self._has_left |= not self._slots.has_announced
         self._slots.ask(Depart())
 
     def _end_if_complete(self, now: float) -> None:
