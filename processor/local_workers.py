@@ -66,7 +66,7 @@ class LocalWorkers:
         self._ended: dict[WorkerId, Ended] = {}
 
     def __iter__(self) -> Iterator[LocalWorker]:
-        return iter(sorted(self._live.values(), key=lambda worker: worker.id))
+        return iter(self._live.values())
 
     def ready(self, worker: int, incarnation: int, *, eligible: bool) -> None:
         """A worker can run shards; it takes the place of its earlier incarnation, if that is still there."""
@@ -76,6 +76,8 @@ class LocalWorkers:
         if current is not None:
             self.gone(worker, current.id.incarnation, Ended("another incarnation has taken its place"))
         self._live[worker] = LocalWorker(WorkerId(self._node, worker, incarnation), eligible)
+        # In order once, rather than at each look: there are many more of those.
+        self._live = dict(sorted(self._live.items()))
 
     def gone(self, worker: int, incarnation: int, ended: Ended) -> None:
         """A worker's process is gone."""

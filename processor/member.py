@@ -246,15 +246,15 @@ class Member:
         """When `tick` is due, if nothing else happens; None when it is over, or `tick` was never called."""
         if self._is_over or self._ticked is None:
             return None
-        timings, due_s = self._timings, self._timings.release_timeout_s
-        deadlines: list[float | None] = [self._ticked + timings.beat_interval_s]
+        due_s = self._timings.release_timeout_s
+        deadlines: list[float | None] = [self._ticked + self._timings.beat_interval_s]
         if self._has_read:
             deadlines.append(self._facts.next_deadline())
         if self._is_in:
             deadlines.append(self._detector.next_deadline())
-        if self._is_in and self._has_read:
-            deadlines.append(self._workers.next_deadline(due_s))
-            deadlines += [at + due_s for at in self._awaited.values() if at + due_s > self._ticked]
+            if self._has_read:
+                deadlines.append(self._workers.next_deadline(due_s))
+                deadlines += [at + due_s for at in self._awaited.values() if at + due_s > self._ticked]
         return min(deadline for deadline in deadlines if deadline is not None)
 
     # -- deaths -------------------------------------------------------------------------------------------------
