@@ -145,7 +145,11 @@ class Participation:
         self._announce(worker)
 
     def worker_gone(self, worker: int, incarnation: int, why: str, stalls: Collection[Stalled]) -> None:
-        """A worker's process is gone."""
+        """A worker's process is gone.
+
+        What it hung at while it dropped the shards of an earlier life of the node is not counted: the next owner finds
+        out by itself, which takes one attempt more.
+        """
         hand = self._hands.get(worker)
         if hand is not None and hand.incarnation == incarnation:
             del self._hands[worker]
