@@ -41,7 +41,8 @@ def called(stage: StageDefinition, function: Function, columns: ArrayColumns) ->
     """The function's answer, where it has what the stage adds. Raises FunctionError; the device's errors pass."""
     try:
         answer = function(columns)
-    except (OutOfDeviceMemoryError, StickyError):
+    except (FunctionError, NotLoadableError, OutOfDeviceMemoryError, StickyError):
+        # The device's own function has found out already what is wrong.
         raise
     except MemoryError as error:
         raise OutOfDeviceMemoryError(f"stage {stage.name!r}: no memory for {columns.rows} rows") from error

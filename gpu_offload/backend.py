@@ -39,7 +39,8 @@ class Runner(Protocol):
     def run(self, segments: Sequence[Segment]) -> None:
         """Compute all segments' rows as one batch and write into their outputs; back when that is done.
 
-        Raises OutOfDeviceMemoryError, StickyError or FunctionError; outputs are void then.
+        Raises OutOfDeviceMemoryError, StickyError, FunctionError, or NotLoadableError for a kernel that only this batch
+        needed; outputs are void then.
         """
 
 

@@ -250,7 +250,7 @@ class DeviceService:
         begun = time.perf_counter()
         try:
             outcome = splitting.run(stage.warm.runner, [request.work[0] for request in requests], self._backend.free)
-        except FunctionError as error:
+        except (FunctionError, NotLoadableError) as error:
             self._count_run()
             for request in requests:
                 self._send(request.client, Refused(request.work[1].batch, Trouble.FUNCTION, str(error)))
