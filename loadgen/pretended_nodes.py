@@ -36,6 +36,7 @@ from millstream.processor.member import Member
 from millstream.processor.membership_log import BeatsPage, MembershipLog
 from millstream.processor.names import Names
 from millstream.processor.participation import NodePlace, Participation
+from millstream.processor.precedence import take_precedence
 from millstream.processor.timings import Timings
 
 REPORT_S: Final = 1.0
@@ -248,6 +249,9 @@ def _fork(herd: Herd, way: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Not closed: libuv aborts where a connection gets the number of a standard stream.
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    if len(herd.names) == 1:
+        # As the agent that it stands for. Many in one process want more of a core than the broker could do without.
+        take_precedence()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_live(herd, way, parent))

@@ -30,6 +30,7 @@ from millstream.processor.membership_measures import MembershipMeasures, MemberV
 from millstream.processor.node_settings import NodeSettings
 from millstream.processor.offload_report import DeviceLeased, DeviceRefused, DeviceReturned, DeviceWanted, OffloadReport
 from millstream.processor.participation import NodePlace, Participation
+from millstream.processor.precedence import Precedence
 from millstream.processor.shard_host import ShardCommitted, ShardRestarted
 from millstream.processor.stage_watch import LOOK_INTERVAL_S, StageWatch
 from millstream.processor.stalled import Stalled
@@ -57,7 +58,10 @@ MembershipLogs = Callable[[str], MembershipLog]
 
 
 class Agent:
-    """Runs a node. `listener`, where given, gets the HTTP pages; `log_level` is the workers'."""
+    """Runs a node. `listener`, where given, gets the HTTP pages; `log_level` is the workers'.
+
+    `precedence` is what this process has among others, for those who ask.
+    """
 
     def __init__(
         self,
@@ -68,9 +72,11 @@ class Agent:
         *,
         listener: socket.socket | None = None,
         log_level: str = "info",
+        precedence: Precedence = Precedence.ORDINARY,
         devices: NodeDevices | None = None,
     ) -> None:
         self._devices = devices
+        self._precedence = precedence
         self._settings = settings
         self._factory = factory
         self._place = place
@@ -120,6 +126,7 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """What `/status` answers."""
         status = self._telemetry.status()
+        status["precedence"] = self._precedence.value
         status["devices"] = [] if self._devices is None else self._devices.status()
         for worker in status["workers"]:
             child = self._children.get(worker["worker"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import Final
 
@@ -14,6 +15,7 @@ from millstream.processor.http import bind
 from millstream.processor.messages import tell
 from millstream.processor.node_settings import NodeSettings
 from millstream.processor.participation import NodePlace
+from millstream.processor.precedence import take_precedence
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -35,10 +37,20 @@ def run_node(
     SettingsError, before anything is started, where the HTTP address cannot be had.
     """
     listener = bind(http)
+    precedence = take_precedence()
+    # What is loaded by now stays: no collection need look at it again, which would hold up beats.
+    gc.freeze()
 
     async def run() -> Outcome:
         agent = Agent(
-            settings, factory, place, membership_logs, listener=listener, log_level=log_level, devices=devices
+            settings,
+            factory,
+            place,
+            membership_logs,
+            listener=listener,
+            log_level=log_level,
+            precedence=precedence,
+            devices=devices,
         )
         loop = asyncio.get_running_loop()
         for stop_signal in _STOP_SIGNALS:

@@ -475,6 +475,22 @@ async def test_workers_die_with_an_agent_that_is_killed(program: subprocess.Pope
     assert alive == []
 
 
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs Linux and a permission")
+async def test_an_agent_that_may_comes_before_its_workers(tmp_path: Path) -> None:
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    # Whoever has one of its own keeps it, and so would the program.
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
+    try:
+        with running_program(tmp_path, tmp_path / "stderr") as program:
+            children = await children_that_serve(program, tmp_path, 4)
+            if "precedence=ordinary" in (tmp_path / "stderr").read_text():
+                pytest.skip("this machine grants no real-time priority")
+            assert os.sched_getscheduler(program.pid) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+            assert [os.sched_getscheduler(child.pid) for child in children] == [os.SCHED_OTHER] * 2
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
 @pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_the_program_and_it_exits_with_0(
     program: subprocess.Popen[bytes], tmp_path: Path, stop_signal: signal.Signals
@@ -566,6 +582,7 @@ async def test_the_pages_tell_health_status_and_counters_that_survive_a_crash(tm
         assert metric(text, "millstream_workers") == 2
         status = json.loads(await get(f"{url}/status"))
         assert (status["pipeline"], status["phase"], len(status["workers"])) == ("fake", "running", 2)
+        assert status["precedence"] == "ordinary", "an agent that is told of none claims none"
 
 
 async def answered(url: str) -> tuple[int, dict[str, Any]]:
