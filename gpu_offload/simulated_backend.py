@@ -20,7 +20,7 @@ from millstream.gpu_offload.backend import OutOfDeviceMemoryError, Resident, Sti
 from millstream.gpu_offload.service_law import ServiceLaw
 from millstream.gpu_offload.simulated_faults import Fault, FaultFile, FaultKind
 from millstream.gpu_offload.slots import Bytes, Segment
-from millstream.processor.offloading import StageDefinition
+from millstream.processor.offloading import StageDefinition, Text
 
 _HANG_S: Final = 3600.0
 
@@ -48,11 +48,11 @@ class SimulatedBackend:
     def free(self) -> None:
         pass
 
-    def begin(self, rows: int) -> _Run:
-        """One run of so many rows begins."""
+    def begin(self, rows: int, byte_count: int) -> _Run:
+        """One run of so many rows begins, for which so many bytes have to get there."""
         now = time.monotonic()
         fault = self._faults.next()
-        service_s = self._law.draw_s(self._random, rows, at_s=now - self._begun_s)
+        service_s = self._law.draw_s(self._random, rows, byte_count, at_s=now - self._begun_s)
         if fault is not None and fault.kind is FaultKind.SLOW:
             service_s *= fault.factor
         return _Run(fault, now + service_s)
@@ -68,7 +68,7 @@ class SimulatedRunner:
 
     def run(self, segments: Sequence[Segment]) -> None:
         rows = sum(segment.rows for segment in segments)
-        run = self._backend.begin(rows)
+        run = self._backend.begin(rows, sum(map(_byte_count, segments)))
         run.check_memory(rows)
         scatter(called(self._stage, self._function, joined(segments)), segments)
         run.end(segments)
@@ -106,6 +106,11 @@ def numpy_function(stage: StageDefinition, resident: Resident) -> Function:
     if stage.offloadable.gpu is None:
         return device_function(stage, np, resident)
     return lambda columns: stage.offloadable.compute(columns, resident)
+
+
+def _byte_count(segment: Segment) -> int:
+    columns = segment.columns.values()
+    return sum(len(column.data) if isinstance(column, Text) else column.nbytes for column in columns)
 
 
 def _falsify(segments: Sequence[Segment]) -> None:
