@@ -19,7 +19,7 @@ from millstream.processor.oversight import Oversight
 from millstream.processor.ownership import begin_ownership
 from millstream.processor.partitions import TopicPartition
 from millstream.processor.positions import Begun, begin
-from millstream.processor.shard import ShardRun, ShardSettings
+from millstream.processor.shard import ShardRun, ShardSettings, Unanswered
 from millstream.processor.shard_watch import ShardWatch
 
 _PAUSE_S_MIN = 0.02
@@ -71,6 +71,7 @@ class ShardKeeper:
         self._until: Mapping[TopicPartition, int] | None = None
         self._record_bytes_max: Mapping[str, int] = {}
         self._has_committed = False
+        self._unanswered: Unanswered | None = None
         self.partitions: frozenset[TopicPartition] = frozenset()
 
     def report(self) -> ShardReport:
@@ -148,6 +149,8 @@ class ShardKeeper:
         try:
             await self._fence_and_run(shard_log)
         finally:
+            if self._run is not None:
+                self._unanswered = self._run.unanswered
             self._run = None
             shard_log.close()
 
@@ -200,10 +203,20 @@ class ShardKeeper:
         facts = await known.facts(partitions)
         policies = self._settings.policies
         begun = await begin(self._log, shard_log, permit, partitions, policies, known.ledger_topic, facts)
+        self._count_unanswered(begun.positions)
         if self._settings.until_caught_up:
             self._until = await self._ends(shard_log, partitions)
         self._record_bytes_max = await known.record_bytes_max()
         return begun
+
+    def _count_unanswered(self, committed: Mapping[TopicPartition, int]) -> None:
+        """What the run before has done is told now, if its last commit was made after all.
+
+        Where another owner had the shard in between and has come to the very same offsets, it is told by both.
+        """
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None and unanswered.is_in(committed):
+            self._committed(unanswered.counts, unanswered.advanced, unanswered.outputs)
 
     async def _ends(self, shard_log: ShardLog, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where the run ends: at the ends as they were when it began, or lower where a log was made anew since."""

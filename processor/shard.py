@@ -8,13 +8,21 @@ with the fence again (design, invariants I2 and I4).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from millstream.processor.careful import Offsets
 from millstream.processor.columns import OutputRecords, Records
-from millstream.processor.errors import CorruptBatchError, FencedError, InvariantError, UserError
+from millstream.processor.errors import (
+    CorruptBatchError,
+    FencedError,
+    InvariantError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UserError,
+)
 from millstream.processor.gathering import Gatherer
 from millstream.processor.intake import InputPolicy, Intake, Taken
 from millstream.processor.interfaces import Counts, Effects, Program
@@ -61,6 +69,19 @@ class Transaction:
         return max(self.input_bytes, self.outbox.byte_count)
 
 
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A commit that was made, or not: nobody answered. `advanced` are the offsets that only it would have committed."""
+
+    counts: Counts
+    advanced: Mapping[TopicPartition, int]
+    outputs: Sequence[OutputRecords]
+
+    def is_in(self, committed: Mapping[TopicPartition, int]) -> bool:
+        """Whether it was made, by the stable offsets after the next fence. A transaction is there whole or not (I1)."""
+        return all(committed.get(partition) == offset for partition, offset in self.advanced.items())
+
+
 CommitListener = Callable[[Counts, Mapping[TopicPartition, int], Sequence[OutputRecords]], None]
 
 
@@ -99,6 +120,7 @@ class ShardRun:
         self._room = asyncio.Event()
         self._gathering = Transaction(shard_log.outbox())
         self._committed: dict[TopicPartition, int] = {}
+        self.unanswered: Unanswered | None = None
         self._recommit_at = 0.0
         self._until: dict[TopicPartition, int] | None = None
         self._intake: Intake | None = None
@@ -171,7 +193,7 @@ class ShardRun:
             self._gatherer.taken(len(taken.records), taken.byte_count)
             effects += await self._process(taken.records, taken.ranges)
             if taken.since is not None:
-                self._gatherer.done(asyncio.get_running_loop().time() - taken.since)
+                self._gatherer.done(time.monotonic() - taken.since)
         self._gather(taken, effects)
         self._work.set()
         # Without this a backlog would keep the event loop from ever serving its sockets.
@@ -272,11 +294,18 @@ class ShardRun:
             permit = await self._log.commit(permit, transaction.outbox.seal(), transaction.positions)
         except BaseException as error:
             self._watch.failed(error)
+            if isinstance(error, (OutcomeUnknownError, UnavailableError)):
+                self.unanswered = self._what_may_be_in(transaction)
             raise
         self._watch.committed(transaction.samples, transaction.batches)
         self._committed.update(transaction.positions)
         self._on_commit(transaction.counts, transaction.positions, transaction.outputs)
         return permit
+
+    def _what_may_be_in(self, transaction: Transaction) -> Unanswered | None:
+        before = self._committed
+        advanced = {p: at for p, at in transaction.positions.items() if at != before.get(p)}
+        return Unanswered(transaction.counts, advanced, transaction.outputs) if advanced else None
 
 
 def _reached(intake: Intake, until: Mapping[TopicPartition, int] | None) -> bool:

@@ -45,6 +45,22 @@ async def test_whatever_the_world_does_the_next_run_begins_with_the_fence_and_en
     world.check_dropped()
 
 
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("error", [OutcomeUnknownError("o"), UnavailableError("u")])
+@pytest.mark.parametrize("times", [1, 3])
+@simulated
+async def test_a_commit_that_nobody_answered_is_told_once_whether_it_was_made_or_not(
+    after: bool, error: WorldError, times: int
+) -> None:
+    world = World(until_caught_up=True)
+    values = world.send(40)
+    world.log.trouble.fail("end", error, after=after, times=times)
+    await world.keep()
+    assert world.written == values
+    assert world.counts.records_in == 40
+    assert sum(len(outputs.value) for outputs in world.outputs) == 40
+
+
 @simulated
 async def test_after_trouble_nothing_is_asked_for_the_shard_before_the_fence() -> None:
     world = World()
