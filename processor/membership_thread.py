@@ -36,6 +36,7 @@ INCARNATION: Final = 1
 # How long the thread may take to end when its goodbye is said, or was not heard.
 _JOIN_S: Final = 3.0
 _LOOK_FOR_CALLER_S: Final = 0.5
+_LOOK_FOR_END_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,11 @@ class MembershipThread:
             async with asyncio.timeout(goodbye_s + _JOIN_S):
                 while not self._has_ended:
                     await self.news()
+                # That was its last word. What is left takes no time, but it can stand still like any other.
+                while self._thread.is_alive():  # noqa: ASYNC110 - no event tells of a thread's end
+                    await asyncio.sleep(_LOOK_FOR_END_S)
         except TimeoutError:
             _log.warning("thread.left_behind", thread=self._thread.name, waited_s=goodbye_s + _JOIN_S)
-        else:
-            self._thread.join()
 
     def _tell(self, words: Callable[[Participation], None]) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -260,6 +261,42 @@ def test_a_loop_that_is_closed_without_a_word_ends_the_thread() -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(start())
     loop.close()
+    thread._thread.join(PATIENCE_S)
+    assert not thread._thread.is_alive()
+
+
+class StuckThread(MembershipThread):
+    """Stands still before its first word (while its log is made), or after its last one."""
+
+    def __init__(self, world: World, where: str) -> None:
+        self.goes_on = threading.Event()
+        self._where = where
+        super().__init__(NodePlace(name="here"), partial(self._made, world))
+
+    def _made(self, world: World) -> MembershipLog:
+        if self._where == "first":
+            self.goes_on.wait()
+        return world.log()
+
+    def _run(self) -> None:
+        super()._run()
+        if self._where == "last":
+            self.goes_on.wait()
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+async def test_a_thread_that_stands_still_does_not_keep_an_interrupted_program(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread = StuckThread(World(), where)
+    task = asyncio.create_task(EmbeddedNode(FakeHost(), SHARDS, thread, RunEnd()).run())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(PATIENCE_S, task)
+    assert thread._thread.is_alive()
+    assert "thread.left_behind" in caplog.text
+    thread.goes_on.set()
     thread._thread.join(PATIENCE_S)
     assert not thread._thread.is_alive()
 
