@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Self
 
-import orjson
 from rich.console import Console
 from rich.status import Status
 
@@ -44,11 +41,12 @@ from millstream.loadgen.bench_stage import Case, Sample, Stage
 from millstream.loadgen.bench_start import FirstOutput
 from millstream.loadgen.bench_throughput import Throughput
 from millstream.loadgen.bench_workloads import Work
-from millstream.processor.errors import MillstreamError, SettingsError
+from millstream.loadgen.long_command import FAILED, INTERRUPTED, TO_MEND, run_command, telling
+from millstream.loadgen.report_file import write_json
+from millstream.processor.errors import SettingsError
 
-FAILED = 1
-TO_MEND = 2
-INTERRUPTED = 130
+# Under these names the other commands have had them.
+__all__ = ["FAILED", "INTERRUPTED", "TO_MEND", "BenchSettings", "Screen", "main", "run_bench"]
 _EVENTS_MAX = 1_000_000_000
 _RUNS_MAX = 100
 _LONG_S = 600.0
@@ -207,14 +205,8 @@ def _measure(case: Case, settings: BenchSettings, common: Mapping[str, object], 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code: 0 where every row was measured, whatever its figure."""
-    try:
-        arguments = _parser().parse_args(argv)
-        return _execute(arguments)
-    except SettingsError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return TO_MEND
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    arguments = _parser().parse_args(argv)
+    return run_command("bench", lambda: _execute(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -245,28 +237,15 @@ def _execute(arguments: argparse.Namespace) -> int:
     )
     environ = {**os.environ, **kafka_environment(arguments)}
     kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
-    # A service manager's SIGTERM must clean up like Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, _interrupt)
     rows: list[Row] = []
-    failure: MillstreamError | None = None
-    try:
-        with Screen(Console(stderr=True)) as screen:
-            run_bench(settings, kafka, environ, screen, rows)
-    except MillstreamError as error:
-        # The rows that were done before are worth telling.
-        failure = error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
-    arguments.json.write_bytes(orjson.dumps([row.as_json() for row in rows], option=orjson.OPT_INDENT_2) + b"\n")
-    if failure is not None:
-        print(f"bench: {failure}", file=sys.stderr)
-        return FAILED
+
+    def tell() -> None:
+        Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
+        write_json(arguments.json, [row.as_json() for row in rows])
+
+    with telling(tell), Screen(Console(stderr=True)) as screen:
+        run_bench(settings, kafka, environ, screen, rows)
     return 0
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

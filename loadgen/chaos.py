@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,10 +31,10 @@ from millstream.loadgen.chaos_report import detections, pauses, takeovers, write
 from millstream.loadgen.chaos_stage import Brokers, Level
 from millstream.loadgen.chaos_timing import Quantiles
 from millstream.loadgen.chaos_warm_up import WARM_UP_S, warm_up
+from millstream.loadgen.long_command import FAILED, run_command
 from millstream.loadgen.report_file import check_report
-from millstream.processor.errors import MillstreamError, SettingsError
+from millstream.processor.errors import SettingsError
 
-FAILED, TO_MEND, INTERRUPTED = 1, 2, 130
 _ROUNDS_MAX = 1000
 # So many faults are judged together: a judge keeps books of all events, and a disk holds them.
 _ROUNDS_JUDGED = 60
@@ -116,16 +115,7 @@ def play_all(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Answers 0 where nothing was lost or doubled and all went as the matrix says."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _execute(arguments)
-    except SettingsError as error:
-        print(f"chaos: {error}", file=sys.stderr)
-        return TO_MEND
-    except MillstreamError as error:
-        print(f"chaos: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command("chaos", lambda: _execute(arguments))
 
 
 def _execute(arguments: argparse.Namespace) -> int:
@@ -144,11 +134,7 @@ def _execute(arguments: argparse.Namespace) -> int:
         # The report grows with every case: hours of work are not lost with the last one.
         write_report(path, results, _conditions(settings, strain))
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        play_all(settings, tell, take, arguments.logs)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    play_all(settings, tell, take, arguments.logs)
     return 0 if all(result.is_clean for result in results) else FAILED
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,12 +25,13 @@ from millstream.connectors.kafka.broker_distribution import KAFKA_VERSION
 from millstream.connectors.kafka.development_broker import DevelopmentBroker
 from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.settings_arguments import add_kafka_arguments, kafka_settings_from, names_brokers
-from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
+from millstream.loadgen.bench import Screen
 from millstream.loadgen.bench_machine import Machine, Strain
+from millstream.loadgen.long_command import FAILED, run_command, telling
 from millstream.loadgen.many_nodes_report import as_json, beats_table, cost_table, kills_table
 from millstream.loadgen.many_nodes_run import ManyNodesResult, ManyNodesRun, ManyNodesSettings
 from millstream.loadgen.report_file import check_report, write_json
-from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
+from millstream.processor.errors import SettingsError
 
 _PIPELINE = "many-nodes"
 
@@ -61,41 +61,25 @@ def run_many_nodes(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Answers 0 where every killed node was found once, nobody else was, and all agree."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _execute(arguments)
-    except SettingsError as error:
-        print(f"many-nodes: {error}", file=sys.stderr)
-        return TO_MEND
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command("many-nodes", lambda: _execute(arguments))
 
 
 def _execute(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
     results: list[ManyNodesResult] = []
-    failure: MillstreamError | None = None
     strain = Strain.now()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Screen(Console(stderr=True)) as screen:
-            run_many_nodes(settings, kafka, screen.step, results)
-    except UnavailableError as error:
-        # The runs that were done before are worth telling.
-        failure = error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in (cost_table(results), beats_table(results), kills_table(results)):
-        console.print(table)
-    try:
+
+    def tell() -> None:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        for table in (cost_table(results), beats_table(results), kills_table(results)):
+            console.print(table)
         conditions = _conditions(settings, strain, is_own_broker=kafka is None)
         write_json(arguments.json, {"conditions": conditions, "runs": [as_json(result) for result in results]})
-    except UnavailableError as error:
-        failure = failure or error
-    if failure is not None:
-        print(f"many-nodes: {failure}", file=sys.stderr)
-    return FAILED if failure is not None or not all(result.is_clean for result in results) else 0
+
+    with telling(tell), Screen(Console(stderr=True)) as screen:
+        run_many_nodes(settings, kafka, screen.step, results)
+    return 0 if all(result.is_clean for result in results) else FAILED
 
 
 def _conditions(settings: ManyNodesSettings, strain: Strain, *, is_own_broker: bool) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -21,7 +21,7 @@ def check_directory(subject: str, path: Path) -> None:
         raise SettingsError(subject, [f"there is no directory {path.absolute().parent}; make it first"])
 
 
-def write_json(path: Path, report: Mapping[str, object]) -> None:
+def write_json(path: Path, report: Mapping[str, object] | Sequence[object]) -> None:
     """Write it as JSON. Raises UnavailableError where it cannot be written, such as on a full disk."""
     try:
         path.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
