@@ -1,5 +1,9 @@
 """Reading ahead: for each broker one fetch in flight, for each partition a feed of what has arrived.
 
+A feed's first fetch goes alone, by a connection of its own, and is answered at once: the one in flight may wait at the
+broker for another 50 ms, and what waits for a shard's new owner waits for it. Until it is answered no other fetch asks
+for that feed, so what arrives is in order.
+
 A feed is bounded in bytes: a partition whose feed is full is left out of the next fetch. Whoever closes a feed drops
 what it holds; an answer that still comes for it finds no taker. The fetcher belongs to a worker and serves all of its
 shards, so that a broker has one waiting fetch from each worker, not from each shard.
@@ -24,6 +28,7 @@ from millstream.processor.partitions import TopicPartition
 from millstream.processor.seldom import SeldomWarning
 
 FETCH_ROLE = "fetch"
+FIRST_FETCH_ROLE = "first fetch"
 _LEADERLESS_PAUSE_S = 0.1
 _CORRUPT_READS_MAX = 3
 
@@ -74,6 +79,8 @@ class Feed:
         self.end_offset: int | None = None
         self.closed = False
         self.error: MillstreamError | None = None
+        self.is_new = True
+        self.is_beginning = True
         self._notify = notify
         self._on_room = on_room
         self._pieces: deque[Fetched] = deque()
@@ -81,8 +88,8 @@ class Feed:
         self._heard_at = _now()
 
     def hungry(self, bytes_max: int) -> bool:
-        """True while more should be fetched: it holds less than `bytes_max` and has not ended."""
-        return not self.closed and self.error is None and self._byte_count < bytes_max
+        """True while more should be fetched: it has begun, holds less than `bytes_max` and has not ended."""
+        return not self.is_beginning and not self.closed and self.error is None and self._byte_count < bytes_max
 
     def heard(self) -> None:
         """The broker has answered for this partition, be it that there is nothing new."""
@@ -173,12 +180,32 @@ class Fetcher:
                     if node_id is not None and node_id not in self._wake_up:
                         self._wake_up[node_id] = asyncio.Event()
                         brokers.create_task(self._serve_broker(node_id))
+                    if node_id is not None and (new := self._new_feeds(node_id)):
+                        brokers.create_task(self._fetch_first(node_id, new))
                 self._wake()
                 if None in leaders:
                     await asyncio.sleep(_LEADERLESS_PAUSE_S)
                     await self._refresh()
                 else:
                     await self._changed.wait()
+
+    def _new_feeds(self, node_id: int) -> list[Feed]:
+        """Those of this broker's that nobody has fetched for; they count as new no more."""
+        new = [feed for feed in self._feeds if feed.is_new and self._cluster.leader(feed.partition) == node_id]
+        for feed in new:
+            feed.is_new = False
+        return new
+
+    async def _fetch_first(self, node_id: int, feeds: list[Feed]) -> None:
+        """The first fetch of new feeds. Whatever is wrong with it, the fetches after it meet as well."""
+        try:
+            await self._fetch(node_id, feeds, FIRST_FETCH_ROLE, wait_ms=0)
+        except UnavailableError:
+            pass
+        finally:
+            for feed in feeds:
+                feed.is_beginning = False
+            self._wake()
 
     async def _refresh(self) -> None:
         try:
@@ -208,7 +235,9 @@ class Fetcher:
             # its turn to be the first.
             turn = (turn + 1) % len(wanted)
             try:
-                answered = await self._fetch(node_id, wanted[turn:] + wanted[:turn])
+                answered = await self._fetch(
+                    node_id, wanted[turn:] + wanted[:turn], FETCH_ROLE, self._limits.wait_ms_max
+                )
                 self.last_failure = None
             except UnavailableError as error:
                 self.last_failure = str(error)
@@ -221,20 +250,20 @@ class Fetcher:
             elif answered.byte_count < self._limits.small_answer_bytes:
                 await asyncio.sleep(max(0.0, began + self._limits.spacing_ms / 1000 - loop.time()))
 
-    async def _fetch(self, node_id: int, feeds: list[Feed]) -> _Answered:
-        """One fetch."""
+    async def _fetch(self, node_id: int, feeds: list[Feed], role: str, wait_ms: int) -> _Answered:
+        """One fetch, which waits at the broker for `wait_ms` where there is nothing."""
         asked = {(feed.topic_id, feed.partition.partition): feed for feed in feeds}
         request = FetchRequest(
             [
                 FetchPartition(topic_id, partition, feed.fetch_offset, self._limits.partition_bytes_max)
                 for (topic_id, partition), feed in asked.items()
             ],
-            self._limits.wait_ms_max,
+            wait_ms,
             self._limits.bytes_min,
             self._limits.answer_bytes_max,
         )
-        timeout_s = self._limits.wait_ms_max / 1000 + self._cluster.request_timeout_s
-        answer = await self._cluster.call(node_id, FETCH_ROLE, request, timeout_s=timeout_s)
+        timeout_s = wait_ms / 1000 + self._cluster.request_timeout_s
+        answer = await self._cluster.call(node_id, role, request, timeout_s=timeout_s)
         if answer.error != Code.NONE:
             raise error_for(answer.error, f"fetching from broker {node_id}")
         trouble = False
