@@ -9,6 +9,7 @@ from millstream.processor.errors import SettingsError
 
 if TYPE_CHECKING:
     from millstream.gpu_offload.backend import Backend
+    from millstream.gpu_offload.service_law import ServiceLaw
 
 _NUMBERS: Final = {
     "fixed_us": 100.0,
@@ -19,6 +20,7 @@ _NUMBERS: Final = {
     "tail_factor": 1.0,
     "seed": 0.0,
 }
+_EXAMPLE: Final = "use simulated:fixed_us=100,event_us=0.3"
 _EXAMPLES: Final = "use cuda:0, or simulated:fixed_us=100,event_us=0.3"
 
 
@@ -42,11 +44,18 @@ def open_device(text: str) -> Backend:
     return CudaBackend(int(rest or 0))
 
 
-def _simulated(numbers: dict[str, float], faults: Path | None) -> Backend:
-    from millstream.gpu_offload.service_law import ServiceLaw
-    from millstream.gpu_offload.simulated_backend import SimulatedBackend
+def law_from(text: str) -> ServiceLaw:
+    """How long the simulated device of this text takes. Raises SettingsError where it is none."""
+    kind, _, rest = text.partition(":")
+    if kind != "simulated":
+        raise SettingsError("the device cannot be chosen", [f"{text!r} has no known times; {_EXAMPLE}"])
+    return _law(_simulation(text, rest)[0])
 
-    law = ServiceLaw(
+
+def _law(numbers: dict[str, float]) -> ServiceLaw:
+    from millstream.gpu_offload.service_law import ServiceLaw
+
+    return ServiceLaw(
         fixed_s=numbers["fixed_us"] / 1e6,
         per_event_s=numbers["event_us"] / 1e6,
         per_byte_s=numbers["byte_ns"] / 1e9,
@@ -54,7 +63,12 @@ def _simulated(numbers: dict[str, float], faults: Path | None) -> Backend:
         tail_share=numbers["tail_share"],
         tail_factor=numbers["tail_factor"],
     )
-    return SimulatedBackend(law, int(numbers["seed"]), faults)
+
+
+def _simulated(numbers: dict[str, float], faults: Path | None) -> Backend:
+    from millstream.gpu_offload.simulated_backend import SimulatedBackend
+
+    return SimulatedBackend(_law(numbers), int(numbers["seed"]), faults)
 
 
 def _simulation(text: str, rest: str) -> tuple[dict[str, float], Path | None]:

@@ -42,12 +42,34 @@ class NodeDevices:
         self._lost: dict[str, str] = {}
         self._tell: Tell = _tell_nobody
         self._directory: Path | None = None
+        self._is_kept = False
+        self._when_up: Callable[[], None] = lambda: None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the process of a device has come up and is there."""
+        return any(running.state.state == "up" for running in self._running.values())
+
+    @property
+    def trouble(self) -> str:
+        """Why no device is up, in one line."""
+        if not self._texts or not self._pool.devices:
+            return self._why_none()
+        return "; ".join(f"{device}: {self._state(device).state} {self._state(device).text}" for device in self._texts)
+
+    def start_one(self, when_up: Callable[[], None]) -> None:
+        """Keep a device's process running, whether or not somebody has a lease; `when_up` hears when one is up."""
+        self._is_kept, self._when_up = True, when_up
+        if self._directory is not None and self._pool.devices and not self._running:
+            self._started(self._pool.devices[0])
 
     async def run(self, tell: Tell) -> None:
         """Answer wishes until cancelled; no process of a device is left then."""
         self._tell = tell
         with tempfile.TemporaryDirectory(prefix="millstream-") as directory:
             self._directory = Path(directory)
+            if self._is_kept:
+                self.start_one(self._when_up)
             try:
                 await asyncio.Event().wait()
             finally:
@@ -113,6 +135,7 @@ class NodeDevices:
             _log.warning("device.process_gone", device=device, reason=state.text)
         elif state.state == "up":
             _log.info("device.process_up", device=device, text=state.text)
+            self._when_up()
         elif state.state == "unavailable":
             _log.error("device.unavailable", device=device, reason=state.text)
             self._lost[device] = state.text
@@ -120,6 +143,8 @@ class NodeDevices:
             self._end(device)
             for lease in leases:
                 self._refuse(lease, state.text)
+            if self._is_kept:
+                self.start_one(self._when_up)
 
     def _refuse(self, lease: Lease, why: str) -> None:
         self._tell(int(lease.wish.holder), DeviceRefused(lease.wish.stage, f"{lease.device}: {why}"))
@@ -133,7 +158,7 @@ class NodeDevices:
 
     def _end_unused(self) -> None:
         for device in list(self._running):
-            if not self._pool.leases(device):
+            if not self._pool.leases(device) and not (self._is_kept and len(self._running) == 1):
                 _log.info("device.ended", device=device, reason="no stage has a lease of it")
                 self._end(device)
 

@@ -130,11 +130,16 @@ class Planner:
         self._devices[device].cap(now, records_max, for_s)
         self._alarm = f"{device} takes {records_max} records at most"
 
-    def probed(self, now: float, device: str, records: int, seconds: float, equal: bool = True) -> None:
-        """A probe took so long. `equal` False: its answer was not the CPU's, and the device is not to be used."""
+    def probed(
+        self, now: float, device: str, records: int, seconds: float, equal: bool = True, busy_s: float | None = None
+    ) -> None:
+        """A probe took so long, from bytes to bytes, and the device for `busy_s` of it (None: all of it).
+
+        `equal` False: its answer was not the CPU's, and the device is not to be used.
+        """
         one = self._devices[device]
-        self._probing.ran(now, device, seconds)
-        one.usage.worked(seconds)
+        self._probing.ran(now, device, seconds if busy_s is None else busy_s)
+        one.usage.worked(seconds if busy_s is None else busy_s)
         if not equal:
             one.is_wrong = True
             self._alarm = f"{device} gives wrong answers"

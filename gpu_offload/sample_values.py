@@ -142,7 +142,7 @@ async def _try(built: BuiltPipeline, sample: Sample) -> None:
 
 
 def _object(rows: ArrayColumns, row: int) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name, column in rows.items():
         if name in rows.masks and not rows.valid(name)[row]:
             found[name] = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final
@@ -36,11 +37,15 @@ _log: Final = EventLog(logging.getLogger("millstream.offload"))
 _USABLE: Final = ("ready", "suspect")
 # The way to the device's process and back, which its warm-up does not see; what is measured later replaces it.
 _HOP_S: Final = 150e-6
-# As many runs as a size needs to be known; one in thirty is as slow as the slowest.
-_WARM_UP_RUNS: Final = 30
+# Too few for a size to be known by them alone: the machine may have been busy with starting, and a device that looks
+# too slow then would not be looked at again for minutes. Probes have the last word.
+_WARM_UP_RUNS: Final = 3
 # Input comes in pieces of its own: a batch may be so much larger than planned before it is cut.
 _OVERSIZE: Final = 2
 _SHADOW_PAUSE_S: Final = 0.02
+# Of small batches, which come by the thousand in a second, a sample is enough: that is what keeps the mark cheap.
+_SAMPLE_S: Final = 0.005
+_LOOK_S: Final = 0.001
 
 
 class StagePlacement:
@@ -66,6 +71,8 @@ class StagePlacement:
         self._timings: Sequence[Timing] = ()
         self._wish: Probe | None = None
         self._next_shadow = 0.0
+        self._next_sample = 0.0
+        self._next_look = 0.0
         self._probing: asyncio.Task[None] | None = None
 
     # -- the stage asks -----------------------------------------------------------------------------------------
@@ -85,7 +92,10 @@ class StagePlacement:
         self._planner.latency(_now(), seconds)
 
     def route(self, rows: int) -> Route:  # noqa: ARG002  # batches are gathered to the size that was planned
-        self.tick()
+        now = _now()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            self.tick()
         option = self._planner.option
         if option.device == CPU or self._client is None or self._state not in _USABLE:
             return ON_CPU
@@ -129,8 +139,12 @@ class StagePlacement:
     ) -> None:
         _add(self._counts.records, route.device, rows)
         self._counts.busy_s[route.device] = self._counts.busy_s.get(route.device, 0.0) + seconds
+        now = _now()
+        if route.device == CPU and now < self._next_sample:
+            return
+        self._next_sample = now + _SAMPLE_S
         self._surroundings.observed(rows, max(0.0, seconds - compute_s))
-        self._planner.observed(_now(), route.device, rows, seconds)
+        self._planner.observed(now, route.device, rows, seconds)
         if self._timings:
             self._calibrate()
         if self._client is not None and self._probing is None:
@@ -182,8 +196,7 @@ class StagePlacement:
     def _calibrate(self) -> None:
         for timing in self._timings:
             beside = _HOP_S + self._surroundings.seconds(timing.rows)
-            times = [timing.p50_s] * (_WARM_UP_RUNS - 1) + [timing.p99_s]
-            self._planner.calibrated(_now(), GPU, [(timing.rows, beside + seconds) for seconds in times])
+            self._planner.calibrated(_now(), GPU, [(timing.rows, beside + timing.p50_s)] * _WARM_UP_RUNS)
         self._timings = ()
 
     def _uncap(self) -> None:
@@ -205,8 +218,7 @@ class StagePlacement:
         option = decision.option
         self._decision = decision
         _add(self._counts.decisions, decision.reason_code, 1)
-        is_known = decision.reason_code != "unknown" or option.device != CPU
-        self._gathering = Gathering(option.records_max, option.wait_s) if is_known and decision.candidates else NO_WAIT
+        self._gathering = Gathering(option.records_max, option.wait_s) if _is_sound(decision) else NO_WAIT
         if decision.switched:
             _add(self._counts.switches, f"{before.device}>{option.device}", 1)
             _log_switch(self._name, before.device, decision)
@@ -264,7 +276,7 @@ class StagePlacement:
         _add(self._counts.probes, GPU, 1)
         seconds = shadow.seconds + self._surroundings.seconds(columns.rows)
         if is_probe or not shadow.equal:
-            self._planner.probed(_now(), GPU, columns.rows, seconds, shadow.equal)
+            self._planner.probed(_now(), GPU, columns.rows, seconds, shadow.equal, shadow.seconds)
 
     async def _compare_on_cpu(self, columns: ArrayColumns, found: Mapping[str, Any]) -> None:
         began = perf_counter()
@@ -285,6 +297,12 @@ class StagePlacement:
         if self._memory_cap < cap_before:
             return "out-of-memory"
         return "busy" if self._state in _USABLE else "device-trouble"
+
+
+def _is_sound(decision: Decision) -> bool:
+    """Whether the batches that were chosen are to be held to: small ones that do not keep the budget anyway would only
+    cost throughput, and so would those of a planner that does not know the CPU yet."""
+    return any(one.is_feasible and one.option == decision.option for one in decision.candidates)
 
 
 def _log_switch(stage: str, before: str, decision: Decision) -> None:
@@ -322,4 +340,5 @@ def _add(counts: dict[str, int], key: str, value: int) -> None:
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    # Not the loop's time, which stands still while a stage computes.
+    return time.monotonic()

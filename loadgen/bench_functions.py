@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from millstream.processor import Columns
+    from millstream.processor import ArrayColumns, Columns
 
 FEE_RATE = 0.01
 
@@ -56,6 +56,11 @@ def charge_untyped(payment: dict[str, Any]) -> dict[str, Any]:
 
 def charge_columns(columns: Columns) -> Mapping[str, Any]:
     """JSON fields as columns, batch by batch."""
+    return {"fee": columns["amount"] * FEE_RATE}
+
+
+def charge_arrays(columns: ArrayColumns) -> Mapping[str, Any]:
+    """The same in a stage that may run on a device."""
     return {"fee": columns["amount"] * FEE_RATE}
 
 

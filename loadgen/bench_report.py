@@ -41,6 +41,7 @@ SPECS = {
         RowSpec("raw_copy", "events/s", Better.HIGHER, 1_200_000),
         RowSpec("typed_json_function", "events/s", Better.HIGHER, 600_000),
         RowSpec("column_json", "events/s", Better.HIGHER, 800_000),
+        RowSpec("offload_marked", "events/s", Better.HIGHER, 784_000),
         RowSpec("untyped_json_function", "events/s", Better.HIGHER, 300_000),
         RowSpec("raw_function", "events/s", Better.HIGHER, 600_000),
         RowSpec("cpu_raw_copy", "us/event", Better.LOWER, 0.7),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from millstream.connectors.kafka.settings import KafkaSettings
+from millstream.gpu_offload.offload_settings import OffloadSettings
 from millstream.loadgen.bench_orders import (
     Began,
     Finished,
@@ -26,7 +27,7 @@ from millstream.loadgen.bench_workloads import Work, pipeline_for
 from millstream.processor.event_loop import new_event_loop
 from millstream.processor.host import Host, RunOptions
 from millstream.processor.log import Log, ShardLog
-from millstream.processor.wiring import kafka_log
+from millstream.processor.wiring import kafka_log, offloading
 
 _DRAIN_S = 20.0
 
@@ -80,7 +81,8 @@ async def _pass(
             began()
 
     log = cast("Log", _TimedLog(kafka_log(pipeline, kafka), begin, stopwatch))
-    host = Host(pipeline, log, RunOptions(until_caught_up=passage.events is not None))
+    options = RunOptions(until_caught_up=passage.events is not None)
+    host = Host(pipeline, log, options, offloading(pipeline, OffloadSettings()))
     prepared = await host.prepare()
     host.assign(frozenset(range(prepared.shards)))
     async with asyncio.TaskGroup() as tasks:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from millstream.loadgen.baseline import BaselineWork
-from millstream.loadgen.bench_functions import Payment, charge, charge_columns, charge_untyped, mark
+from millstream.loadgen.bench_functions import Payment, charge, charge_arrays, charge_columns, charge_untyped, mark
 
 if TYPE_CHECKING:
     from millstream.processor import Pipeline
@@ -18,6 +18,7 @@ class Work(Enum):
     RAW_COPY = "raw_copy"
     TYPED_JSON_FUNCTION = "typed_json_function"
     COLUMN_JSON = "column_json"
+    OFFLOAD_MARKED = "offload_marked"
     UNTYPED_JSON_FUNCTION = "untyped_json_function"
     RAW_FUNCTION = "raw_function"
 
@@ -34,6 +35,7 @@ BASELINE_WORK = {
     Work.RAW_COPY: BaselineWork.COPY,
     Work.TYPED_JSON_FUNCTION: BaselineWork.TYPED_JSON,
     Work.COLUMN_JSON: BaselineWork.TYPED_JSON,
+    Work.OFFLOAD_MARKED: BaselineWork.TYPED_JSON,
     Work.UNTYPED_JSON_FUNCTION: BaselineWork.JSON,
     Work.RAW_FUNCTION: BaselineWork.BYTES,
 }
@@ -53,6 +55,11 @@ def pipeline_for(work: Work, name: str, source: str, target: str) -> Pipeline:
         case Work.COLUMN_JSON:
             typed = pipeline.read(source, Payment)
             typed.columns(charge_columns, reads={"amount": float}, adds={"fee": float}).write(target)
+        case Work.OFFLOAD_MARKED:
+            # The same as above with the mark, on a machine without a device: what deciding costs.
+            typed = pipeline.read(source, Payment)
+            reads, adds = {"amount": float}, {"fee": float}
+            typed.offload(charge_arrays, reads=reads, adds=adds, latency_budget_ms=1000).write(target)
         case Work.UNTYPED_JSON_FUNCTION:
             pipeline.read(source, dict).map(charge_untyped).write(target)
         case Work.RAW_FUNCTION:

@@ -76,6 +76,8 @@ class Agent:
         devices: NodeDevices | None = None,
     ) -> None:
         self._devices = devices
+        self._requires_device = False
+        self._unannounced: list[Announce] = []
         self._precedence = precedence
         self._settings = settings
         self._factory = factory
@@ -164,6 +166,7 @@ class Agent:
             self._measures.restarted(message.reason)
         if isinstance(message, Ready):
             self._stage_watches[child.start.worker] = StageWatch(message.watch_plan)
+            self._requires_device = message.requires_device
         self._perform(self._supervisor.received(child.start.worker, message, self._now()))
         self._wake.set()
 
@@ -217,9 +220,14 @@ class Agent:
             part = self._take_part()
         if part is None:
             return
+        if isinstance(action, Leaves | Gone):
+            self._unannounced = [held for held in self._unannounced if held.worker != action.worker]
         match action:
             case Announce(worker, incarnation):
-                part.worker_ready(worker, incarnation)
+                if self._lacks_device():
+                    self._unannounced.append(action)
+                else:
+                    part.worker_ready(worker, incarnation)
             case Leaves(worker):
                 part.worker_leaving(worker)
             case LetGo(worker, shard):
@@ -228,6 +236,24 @@ class Agent:
                 part.worker_gone(worker, incarnation, why, stalls)
             case Depart():
                 part.depart()
+
+    def _lacks_device(self) -> bool:
+        """Whether the pipeline requires a device and none is up here: then no shard is to come, until one is."""
+        if not self._requires_device or (self._devices is not None and self._devices.is_up):
+            return False
+        why = "it has none (an agent without devices)"
+        if self._devices is not None:
+            self._devices.start_one(self._device_is_up)
+            why = self._devices.trouble
+        self._telemetry.lacks = f"the pipeline requires a device, and this node's is not up: {why}"
+        _log.warning("shards.waiting_for_device", reason=why)
+        return True
+
+    def _device_is_up(self) -> None:
+        self._telemetry.lacks = None
+        held, self._unannounced = self._unannounced, []
+        for action in held:
+            self._tell_membership(action)
 
     def _take_part(self) -> Participation:
         """Only now is the pipeline known: it is in the user's program, which the workers load."""

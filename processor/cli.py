@@ -61,6 +61,8 @@ COMMANDS = {
     "status": Command("millstream.connectors.kafka.status_command", "who is there and has which shard"),
     "reset": Command("millstream.connectors.kafka.reset_command", "move a stopped pipeline's offsets"),
     "transactions": Command("millstream.connectors.kafka.transactions_command", "what a pipeline has left open"),
+    "explain": Command("millstream.gpu_offload.explain_command", "why an offload stage runs where it does, in numbers"),
+    "profile": Command("millstream.gpu_offload.profile_command", "what bounds a pipeline, and whether a GPU could pay"),
     "load": Command("millstream.loadgen.load_command", "send seeded events on an open schedule"),
     "verify": Command("millstream.loadgen.verify_command", "judge from outside whether each event took effect once"),
     "warm": Command("millstream.loadgen.warm_command", "compile all kernels now, as when an image is built"),

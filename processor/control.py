@@ -70,6 +70,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     pipeline: str
     shards: int
     watch_plan: WatchPlan = msgspec.field(default_factory=WatchPlan)
+    requires_device: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

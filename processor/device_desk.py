@@ -17,6 +17,17 @@ from millstream.processor.offload_report import (
 class NodeDevices(Protocol):
     """A node's devices and their processes. All calls are made in one event loop."""
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the process of a device has come up and is there."""
+
+    @property
+    def trouble(self) -> str:
+        """Why no device is up, in one line."""
+
+    def start_one(self, when_up: Callable[[], None]) -> None:
+        """Have a device's process started, whether or not somebody has a lease; `when_up` is called when one is up."""
+
     async def run(self, tell: Callable[[int, DeviceLeased | DeviceRefused], None]) -> None:
         """Answer wishes until cancelled: `tell` gets a worker's number and the answer. Leaves no process behind."""
 

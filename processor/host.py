@@ -104,7 +104,8 @@ class Host:
         except BaseException:
             self._log.close()
             raise
-        return Prepared(self._pipeline.name, self._prepared.shards, self._pipeline.watch_plan)
+        requires_device = any(stage.definition.device == "required" for stage in self._pipeline.offloads)
+        return Prepared(self._pipeline.name, self._prepared.shards, self._pipeline.watch_plan, requires_device)
 
     async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:
         """Run what is assigned until `stop`, or until all of it is caught up where that was asked for."""

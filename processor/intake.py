@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -40,7 +41,7 @@ class Taken:
     `moved` are partitions whose old position was lost, each with the end of its log as it is now: their positions may
     lie before what was committed. `left_out` is what came of damaged batches that the positions pass. `ranges` has, for
     each partition with records, the offset where they may begin and the one after them. `since` is about when the first
-    of them had arrived, by the loop's clock.
+    of them had arrived, on the machine's monotonic clock.
     """
 
     records: Records | None
@@ -121,20 +122,21 @@ class Intake:
 
     async def gather(self, records: int, wait_s: float) -> None:
         """Return when there are so many records at hand, or what came first has waited for so long."""
-        loop = asyncio.get_running_loop()
         while self._oldest_at is not None and self.lag() < records:
+            left_s = self._oldest_at + wait_s - time.monotonic()
+            if left_s <= 0:
+                return
             self._arrived.clear()
             try:
-                async with asyncio.timeout_at(self._oldest_at + wait_s):
+                async with asyncio.timeout(left_s):
                     await self._arrived.wait()
             except TimeoutError:
-                return
-            if loop.time() >= self._oldest_at + wait_s:
                 return
 
     def _notify(self) -> None:
         if self._oldest_at is None:
-            self._oldest_at = asyncio.get_running_loop().time()
+            # Not the loop's time, which stands still while a stage computes.
+            self._oldest_at = time.monotonic()
         self._arrived.set()
 
     async def take(self, bytes_wanted: int) -> Taken:
@@ -175,7 +177,7 @@ class Intake:
         self._positions.update(positions)
         since = self._oldest_at
         # When the rest of it came is not known; it has waited for no longer than until now.
-        self._oldest_at = asyncio.get_running_loop().time() if since is not None and self.has_something else None
+        self._oldest_at = time.monotonic() if since is not None and self.has_something else None
         records = Records.concatenated(parts) if parts else None
         return Taken(records, positions, size, moved, left_out, since, ranges)
 

@@ -20,7 +20,7 @@ from millstream.processor.slot import Standing, WorkerView
 SILENCE_S_MAX: Final = 5.0
 
 Reason: TypeAlias = Literal[
-    "ready", "starting", "draining", "no-worker", "joining", "in-doubt", "worker-silent", "broker-away"
+    "ready", "starting", "draining", "no-worker", "joining", "in-doubt", "worker-silent", "broker-away", "no-device"
 ]
 
 

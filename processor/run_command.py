@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millstream.processor import wiring
@@ -32,6 +32,8 @@ from millstream.processor.setting_sources import (
 HOST_FACTORY: Final = "millstream.processor.wiring:shard_host"
 WORKERS_MAX: Final = 1024
 HTTP_DEFAULT: Final = "127.0.0.1:0"
+# What a node that has a device says of itself in the ledger.
+DEVICE_LABEL: Final = "device"
 UNTIL: Final = ("stopped", "caught-up")
 
 
@@ -128,6 +130,8 @@ def settings_from(arguments: argparse.Namespace, environ: Mapping[str, str]) -> 
     place = _place_from(sources)
     offload = wiring.devices_from_sources(sources, values["workers"] or 1)
     kafka = wiring.connection_from(sources)
+    if offload.devices and DEVICE_LABEL not in place.labels:
+        place = replace(place, labels=(*place.labels, DEVICE_LABEL))
     sources.note_unknown()
     sources.check("the settings")
     assert app is not None
@@ -141,7 +145,8 @@ def _place_from(sources: Sources) -> NodePlace:
     name = sources.value("node_name", NAME, default_node_name())
     zone = sources.value("zone", NAME)
     labels = sources.value("labels", NAMES, "")
-    return NodePlace(name=name or "", zone=zone or "", labels=tuple(filter(None, (labels or "").split(","))))
+    given = tuple(filter(None, (labels or "").split(",")))
+    return NodePlace(name=name or "", zone=zone or "", labels=given)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -29,12 +29,14 @@ from millstream.processor.stalled import Stalled, WatchPlan
 class Prepared:
     """What is known once the host has met the broker. `shards` is at least 1 and the same in every worker.
 
-    `watch_plan` says how to read the page that `serve` is given.
+    `watch_plan` says how to read the page that `serve` is given. `requires_device`: the pipeline's shards are to run
+    on nodes that have a device alone.
     """
 
     pipeline: str
     shards: int
     watch_plan: WatchPlan = field(default_factory=WatchPlan)
+    requires_device: bool = False
 
 
 class ShardStarted(msgspec.Struct, frozen=True, tag="shard-started"):

@@ -85,6 +85,8 @@ class Telemetry(Collector):
         self._measures = measures
         self._member = member
         self._standbys = Standbys()
+        self.lacks: str | None = None
+        """What the node lacks that the pipeline requires, where it is so."""
         self._version = version("millstream")
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -102,6 +104,8 @@ class Telemetry(Collector):
         member = self._member()
         part = None if member is None else Part(member.phase, member.doubt, member.unseen_s)
         ready = readiness(self._supervisor.phase, workers, heard, now, part=part)
+        if self.lacks is not None:
+            ready = Readiness("no-device", self.lacks)
         return NodeView(workers, list(shard_views(workers, heard, now)), ready, member)
 
     # -- status -------------------------------------------------------------------------------------------------

@@ -118,10 +118,10 @@ def host(
     """The engine for a pipeline on a cluster."""
     from millstream.processor.host import Host
 
-    return Host(pipeline, kafka_log(pipeline, kafka), options, _offloading(pipeline, offload))
+    return Host(pipeline, kafka_log(pipeline, kafka), options, offloading(pipeline, offload))
 
 
-def _offloading(pipeline: BuiltPipeline, settings: OffloadSettings | None) -> Offloading | None:
+def offloading(pipeline: BuiltPipeline, settings: OffloadSettings | None) -> Offloading | None:
     """What looks after the offload stages of a worker, where there are some."""
     if not pipeline.offloads or settings is None:
         return None
@@ -185,10 +185,18 @@ async def run_embedded(
     shards = await _prepared_shards(engine, end.deadline)
     if shards is not None:
         membership = MembershipThread(place, membership_log_in_thread(kafka, built.name, loop))
+        _refuse_without_device(built, offload)
         held = node_devices(offload, "warning") if built.offloads else None
         await EmbeddedNode(engine, shards, membership, end, held).run()
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])
     return RunResult(engine.counts(), outputs, dead_letters)
+
+
+def _refuse_without_device(built: BuiltPipeline, offload: OffloadSettings) -> None:
+    """An embedded node that lacks what its pipeline requires would wait for ever."""
+    required = [stage.definition.name for stage in built.offloads if stage.definition.device == "required"]
+    if required and not offload.devices:
+        raise SettingsError("the run cannot start", [f"stage {required[0]!r} requires a device: {offload.why}"])
 
 
 def _embedded_offload(devices: str) -> OffloadSettings:

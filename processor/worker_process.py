@@ -135,7 +135,8 @@ class Worker:
         # What is loaded by now stays, and no collection need look at it again: that took 50 to 150 ms a few times in
         # every ten seconds under load, in which no record got on.
         gc.freeze()
-        self._channel.send_nowait(Ready(prepared.pipeline, prepared.shards, prepared.watch_plan))
+        ready = Ready(prepared.pipeline, prepared.shards, prepared.watch_plan, prepared.requires_device)
+        self._channel.send_nowait(ready)
         self._is_serving = True
         serving = tasks.create_task(self._host.serve(self._report, self._page))
         await asyncio.wait({serving, stop_asked}, return_when=asyncio.FIRST_COMPLETED)

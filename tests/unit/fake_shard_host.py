@@ -53,7 +53,7 @@ class FakeHost:
             raise ERRORS[self._prepare]
         if self._prepare == "hang":
             await asyncio.sleep(3600)
-        return Prepared("fake", self._shards)
+        return Prepared("fake", self._shards, requires_device=self._prepare == "requires-device")
 
     async def serve(self, report: Callable[[HostEvent], None], page: StagePage | None = None) -> None:  # noqa: ARG002 - no stages
         self._report = report

@@ -99,7 +99,7 @@ async def test_a_device_that_becomes_wrong_is_found_by_a_shadow_and_kept_out() -
         assert shadow is not None
         assert not shadow.equal
         assert client.state(TOTAL.name) == "open"
-        assert news.reason == "wrong answer: column 'total' differs in 1 of 50 rows"
+        assert news.reason == "wrong answer: column 'total' differs in 50 of 50 rows"
         assert await client.compute(TOTAL.name, columns) is None
 
 

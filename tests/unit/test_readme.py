@@ -10,7 +10,7 @@ from documents import ROOT, execute, python_snippets, reader, snippets
 
 from millstream.processor.cli import COMMANDS
 
-WITH_SNIPPETS = ("README.md", "docs/embedding.md")
+WITH_SNIPPETS = ("README.md", "docs/embedding.md", "docs/offload.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 
 
