@@ -11,20 +11,20 @@ import numpy as np
 from millstream.gpu_offload.curve import Floats
 
 _WINDOW_S: Final = 10.0
-SLOT_S: Final = 0.025
+SLOT_S: Final = 0.01
 _SLOTS: Final = round(_WINDOW_S / SLOT_S)
-_TENTH: Final = 4
-_NOW_SLOTS: Final = 10
+_TENTH: Final = 10
+_NOW_SLOTS: Final = 25
 _PIECES_MAX: Final = 8192
 # Rates that differ by more than this, and by more deviations than this, are two loads and not one.
 _SAME_TENTH: Final = 2.0
 _SAME_HALF: Final = 1.2
 _CHANCE: Final = 4.0
-_HALF: Final = 20
+_HALF: Final = 50
 
 
 class Arrivals:
-    """Counts per slot of 25 ms for the rates, and pieces of at most `resolution_s` for replays, bounded in number."""
+    """Counts per slot of 10 ms for the rates, and pieces of at most `resolution_s` for replays, bounded in number."""
 
     def __init__(self, resolution_s: float) -> None:
         self._resolution_s = resolution_s
@@ -64,23 +64,23 @@ class Arrivals:
     def bytes_per_event(self) -> float:
         return self._bytes / self._events if self._events > 0.0 else 0.0
 
-    def _latest(self, now: float) -> Floats:
-        """Counts of the complete slots, newest last; shorter than ten seconds at the beginning."""
+    def _latest(self, now: float, slots: int = _SLOTS) -> Floats:
+        """Counts of the last complete slots, newest last; fewer at the beginning."""
         if self._began is None:
             return np.zeros(0)
         self._advance(now)
-        complete = min(_SLOTS - 1, self._slot - math.floor(self._began / SLOT_S))
+        complete = min(slots, _SLOTS - 1, self._slot - math.floor(self._began / SLOT_S))
         places = (self._slot - complete + np.arange(complete)) % _SLOTS
         return self._slots[places]
 
     def rate(self, now: float, slots: int = _NOW_SLOTS) -> float:
         """Events per second over the last slots; what has come so far where there is not that much."""
-        latest = self._latest(now)[-slots:]
+        latest = self._latest(now, slots)
         return float(latest.sum()) / (len(latest) * SLOT_S) if len(latest) else 0.0
 
     def rate_high(self, now: float, window_s: float = _WINDOW_S) -> float:
         """The 95th percentile of the rates in tenths of a second."""
-        latest = self._latest(now)[-round(window_s / SLOT_S) :]
+        latest = self._latest(now, round(window_s / SLOT_S))
         tenths = len(latest) // _TENTH
         if tenths == 0:
             return self.rate(now)
@@ -94,6 +94,15 @@ class Arrivals:
         if newest < _HALF // _TENTH:
             return newest * _TENTH * SLOT_S
         return max(1, _alike(latest, _HALF, _SAME_HALF)) * _HALF * SLOT_S
+
+    def dispersion(self, now: float, window_s: float) -> float:
+        """How much more counts vary than those of independent arrivals would, at least 1: their variance over mean.
+
+        The last half second is left out: it may be the beginning of another load.
+        """
+        latest = self._latest(now, round(window_s / SLOT_S))[:-_HALF]
+        mean = float(latest.mean()) if len(latest) else 0.0
+        return max(1.0, float(latest.var()) / mean) if mean > 0.0 else 1.0
 
     def replayable(self, now: float, window_s: float) -> tuple[Floats, Floats]:
         """Times and counts of the pieces of that window, float64[n] each, as far as they are still kept."""

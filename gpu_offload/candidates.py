@@ -39,10 +39,17 @@ class Recorded:
     is_as_paid: bool
 
 
-def sizes_up_to(service: Service, stretch: float, records_cap: int) -> int:
-    """How many of `SIZES` are tried: up to `stretch` times the largest that was measured, at most `records_cap`."""
-    most = max(1.0, min(service.records_high * stretch, records_cap))
-    return min(BUCKETS, int(math.log2(most)) + 1)
+def sizes_up_to(service: Service, records_cap: int, question: Question) -> int:
+    """How many of `SIZES` are tried: up to some times the largest that was measured, at most `records_cap`.
+
+    A full batch has to be done within the limit, also where there is a backlog: a larger one that has been begun when
+    the load steps up could not be left.
+    """
+    most = max(1.0, min(service.records_high * question.settings.stretch, records_cap))
+    sizes = min(BUCKETS, int(math.log2(most)) + 1)
+    while sizes > 1 and service.p99_s(SIZES[sizes - 1]) > question.limit_s:
+        sizes -= 1
+    return sizes
 
 
 @lru_cache(maxsize=64)

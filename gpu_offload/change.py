@@ -59,10 +59,19 @@ class ChangeDetector:
             self._learn(self._mean + away, _FORGET)
             return None
         since = self._since_up if self._up >= self._down else self._since_down
-        newest = sorted(list(self._recent)[-since:])
-        shift = newest[len(newest) // 2] - self._mean
+        shift = self._shift(list(self._recent)[-since:])
         self._restart()
         return shift
+
+    def _shift(self, values: list[float]) -> float:
+        """How far the values lie off since the change, which is where the sum from there on says most."""
+        total, most, changed = 0.0, -1.0, 1
+        for count, value in enumerate(reversed(values), start=1):
+            total += value - self._mean
+            if abs(total) / math.sqrt(count) >= most:
+                most, changed = abs(total) / math.sqrt(count), count
+        newest = sorted(values[-changed:])
+        return newest[len(newest) // 2] - self._mean
 
     def _learn(self, value: float, weight: float) -> None:
         away = value - self._mean

@@ -70,8 +70,8 @@ def predict(
     )
     # Sizes vary as arrivals do, and the more so where a long batch makes the next one long.
     echo = np.where(mean_s > wait_s, np.minimum(per_event / servers, 0.95), 0.0)
-    size_deviation = np.where(records < 0.95 * records_max, np.sqrt(records / (1.0 - echo**2)), 0.0)
-    swing_s = _P99_DEVIATIONS * service.curve.per_event_s * size_deviation
+    large = np.minimum(records_max, records + _P99_DEVIATIONS * np.sqrt(records / (1.0 - echo**2)))
+    swing_s = service.curve.per_event_s * (large - records)
     total_s = np.maximum(fill_s, in_service_s) + p99_s + queue_s + swing_s
     grows = load >= stable_load
     return Prediction(

@@ -55,7 +55,7 @@ class Judge:
         judged = {}
         for name, service in services.items():
             device = devices[name]
-            sizes = candidates.sizes_up_to(service, self._settings.stretch, device.records_cap(now))
+            sizes = candidates.sizes_up_to(service, device.records_cap(now), question)
             options = candidates.grid(sizes, self._budget_s)
             judged[name] = candidates.by_formula(device.spec, service, options, question)
         recorded = None if question.backlog or cpu not in judged or not rivals else self._recorded(now, load, question)

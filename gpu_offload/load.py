@@ -12,10 +12,14 @@ from millstream.gpu_offload.question import RATE_MIN
 _BACKLOG_VALID_S: Final = 1.0
 _REMEMBERED_MAX_S: Final = 10.0
 # In slots of arrivals.
-_TENTH: Final = 4
-_NOW: Final = 10
-_SECOND: Final = 40
-_PAID_MAX: Final = 80
+_TENTH: Final = 10
+_NOW: Final = 25
+_SECOND: Final = 100
+_PAID_MAX: Final = 200
+_MOMENTS: Final = (2, 5, 10)
+# A decision in the middle of a change is looked over soon.
+_SETTLED_S: Final = 0.5
+_SETTLING_S: Final = 0.25
 # A rate must leave what was planned by this factor, and by this many deviations of chance, to be another load.
 _MORE: Final = 1.2
 _LESS: Final = 0.6
@@ -36,9 +40,11 @@ class Load:
         self.rate_paid = 0.0
         """The rate by which costs are counted: over two seconds, or less where the load was another one before."""
         self._planned = 0.0
+        self._dispersion = 1.0
         self._wait_s = 0.0
         self._less_since = math.inf
         self._look_again_at = math.inf
+        self._settles_at = math.inf
         self.waited_s = 0.0
         """For how long the load had been less, but the peak before it counted still, when inputs were asked for."""
         self._backlog = 0
@@ -58,14 +64,20 @@ class Load:
         self._wait_s = wait_s
         self.is_backlog = self._has_backlog(now)
         rate_now = self.arrivals.rate(now)
-        window_s = min(_REMEMBERED_MAX_S, max(remembered_s, self.arrivals.steady_s(now)))
-        self._planned = max(rate_now, self.arrivals.rate_high(now, window_s))
+        steady_s = self.arrivals.steady_s(now)
+        if steady_s > 1.0:
+            self._dispersion = self.arrivals.dispersion(now, steady_s)
+        window_s = min(_REMEMBERED_MAX_S, max(remembered_s, steady_s))
+        self._planned = max(rate_now, self.arrivals.rate_high(now, window_s), self._surely(now))
         self.waited_s = max(0.0, now - self._less_since)
         if not self._is_less(now):
             self._less_since = self._look_again_at = math.inf
-        elif self._look_again_at == math.inf:
-            self._less_since, self._look_again_at = now, now + window_s
-        self.rate_paid = self.arrivals.rate(now, max(_NOW, min(_PAID_MAX, round(self.arrivals.steady_s(now) / SLOT_S))))
+        else:
+            self._less_since = min(self._less_since, now)
+            if self._look_again_at == math.inf or now >= self._look_again_at:
+                self._look_again_at = now + remembered_s
+        self._settles_at = now + _SETTLING_S if steady_s < _SETTLED_S else math.inf
+        self.rate_paid = self.arrivals.rate(now, max(_NOW, min(_PAID_MAX, round(steady_s / SLOT_S))))
         return Inputs(
             rate_now,
             self.arrivals.rate_high(now),
@@ -77,23 +89,33 @@ class Load:
         )
 
     def is_overrun(self, now: float) -> bool:
-        """Whether more arrives than was planned for."""
-        rate = self.arrivals.rate(now, _TENTH)
-        return rate > _MORE * self._planned + _by_chance(rate)
+        """Whether more arrives than was planned for, beyond chance."""
+        return self._surely(now) > _MORE * self._planned
+
+    def _surely(self, now: float) -> float:
+        """The rate that the last moments show at least; the shorter the moment, the more is left to chance."""
+        return max(
+            rate - self._by_chance(rate, slots) for slots in _MOMENTS for rate in [self.arrivals.rate(now, slots)]
+        )
+
+    def _by_chance(self, rate: float, slots: int) -> float:
+        """By how much a rate over so many slots may be off, as arrivals have varied up to now."""
+        return _CHANCE * math.sqrt(self._dispersion * max(rate, 1.0) / (slots * SLOT_S))
 
     def has_left(self, now: float, *, is_dear: bool) -> bool:
         """Whether the load is another one than was planned for; of less of it only a dear device need be told.
 
-        Of less it is told twice: at once, and when the peak before it does not count any more.
+        So it is, too, a moment after a decision that was made while the load was changing. Of less it is told twice: at
+        once, and when the peak before it does not count any more.
         """
-        if self._has_backlog(now) != self.is_backlog or self.is_overrun(now):
+        if self._has_backlog(now) != self.is_backlog or self.is_overrun(now) or now >= self._settles_at:
             return True
         if not is_dear:
             return False
         return now >= self._look_again_at or (self._look_again_at == math.inf and self._is_less(now))
 
     def _is_less(self, now: float) -> bool:
-        return self.arrivals.rate(now, _TENTH) < _LESS * self._planned - _by_chance(self._planned)
+        return self.arrivals.rate(now, _TENTH) < _LESS * self._planned - self._by_chance(self._planned, _TENTH)
 
     def _has_backlog(self, now: float) -> bool:
         """More waits elsewhere than arrives within budget and wait; half of it once there is a backlog."""
@@ -102,8 +124,3 @@ class Load:
         rate = max(self.arrivals.rate(now), self.arrivals.rate(now, _SECOND), RATE_MIN)
         bound = (self._budget_s + self._wait_s) * rate
         return self._backlog > (bound / 2 if self.is_backlog else bound)
-
-
-def _by_chance(rate: float) -> float:
-    """By how much a rate over a tenth of a second may be off, if arrivals are independent."""
-    return _CHANCE * math.sqrt(max(rate, 1.0) / 0.1)

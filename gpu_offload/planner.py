@@ -264,7 +264,7 @@ class Planner:
         if self._cpu not in can_be:
             return (current, "held") if current in can_be else (self._cpu, "unknown")
         if current not in can_be:
-            code: ReasonCode = "breach" if self._trouble.is_out(now, current) else "error"
+            code: ReasonCode = "breach" if self._devices[current].is_usable else "error"
             self._steadiness.settle()
             return choosing.winner(can_be, self._cpu), code
         is_dwelling = current == self._cpu and now - self._left_for_money_at < self._settings.dwell_s

@@ -25,6 +25,10 @@ def reason_for(
     match code:
         case "unknown" if own is None:
             return f"{chosen} until it is measured"
+        case "breach" if devices[left].fixed_s > question.budget_s:
+            return (
+                f"{left} takes {seconds(devices[left].fixed_s)} a batch, more than the whole budget: back to {chosen}"
+            )
         case "breach":
             return f"{left} was late several times within a second while the load was as planned: back to {chosen}"
         case "error":

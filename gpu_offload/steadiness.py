@@ -12,6 +12,7 @@ from typing import Final
 
 from millstream.gpu_offload.planner_settings import PlannerSettings
 
+_NOTHING: Final = 1e-9
 _CALM_S: Final = 60.0
 _SOON: Final = 12.0
 
@@ -41,7 +42,7 @@ class Steadiness:
         gain = (1.0 - challenger_cost / current_cost if current_cost > 0.0 else 0.0) - self._settings.gain_min
         self._lost = max(0.0, self._lost + gain * passed)
         missing = self._settings.switch_gain_s - self._lost
-        if missing <= 0.0:
+        if missing <= _NOTHING:
             self.settle()
             return True
         self.due_at = now + missing / gain if gain > 0.0 else math.inf

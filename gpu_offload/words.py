@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from millstream.gpu_offload.decision import UNBOUNDED_S
 
 
@@ -24,8 +26,11 @@ def quantity(value: float) -> str:
 
 
 def money(value: float) -> str:
-    """A price in whatever currency the prices are in."""
-    return f"{value:.2f}" if value >= 10 else f"{value:.3g}"
+    """A price in whatever currency the prices are in: 12.50, 0.0421, 0.0000467."""
+    if value <= 0.0 or value >= 10.0:
+        return f"{value:.2f}"
+    digits = 2 - math.floor(math.log10(value))
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _digits(value: float) -> str:
