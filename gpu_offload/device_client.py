@@ -121,7 +121,7 @@ class DeviceClient:
             (bytes_needed(stage, settings.rows_max, settings.text_bytes) for stage in stages), default=PAGE_BYTES
         )
         self._slot_bytes = -(-min(needs, settings.slot_bytes_max) // PAGE_BYTES) * PAGE_BYTES
-        self._full = SeldomWarning(_log, "device.slot_too_small", device=device)
+        self._refused = SeldomWarning(_log, "device.batch_refused", device=device)
 
     # -- for the placement --------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class DeviceClient:
         now = self._now()
         match error:
             case BusyError():
-                self._full(error)
+                self._refused(error)
             case RefusedBatchError(trouble=Trouble.OUT_OF_MEMORY):
                 self._cap(stage, error.rows_max or max(1, rows // 2))
             case RefusedBatchError(trouble=Trouble.FUNCTION):

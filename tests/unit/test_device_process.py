@@ -180,6 +180,8 @@ def test_a_device_dies_with_whoever_started_it() -> None:
     ):
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
+        # As one that hangs would, it cannot see by itself that its parent is gone.
+        child.suspend()
         os.kill(parent.pid, signal.SIGKILL)
     deadline = time.monotonic() + LIVENESS_S
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
