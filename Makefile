@@ -13,7 +13,7 @@ WHEELS_MACHINE ?= $(shell uname -m)
 WHEELS_FOR := $(foreach glibc,5 12 17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_$(WHEELS_MACHINE))
 BASE_ARCHIVE := build/container/base.tar
 
-.PHONY: demo test test-container wheels check bench load-test sim many-nodes chaos setup format clean
+.PHONY: demo test test-container wheels check bench load-test sim many-nodes chaos regret gpu-bench setup format clean
 
 demo: setup
 	$(BIN)/millstream demo
@@ -56,6 +56,14 @@ many-nodes: setup
 # Root for network namespaces and CPU quotas; CHAOS="--rows 1,2 --level idle --rounds 10" chooses.
 chaos: setup
 	$(BIN)/python -m millstream.loadgen.chaos $(CHAOS)
+
+# The planner against an oracle, in virtual time; REGRET="--trace bursts --seed 8" chooses.
+regret: setup
+	$(BIN)/python -m millstream.loadgen.regret $(REGRET)
+
+# Needs a GPU and one of the extras gpu-cu12 and gpu-cu13; GPU_BENCH="--only E3" chooses.
+gpu-bench: setup
+	$(BIN)/python -m millstream.loadgen.gpu_bench $(GPU_BENCH)
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,8 +1,8 @@
 """How long a device takes for a batch: the law that simulated devices follow, and that planners have to find out.
 
 The median is a fixed part, a part for each event and a part for each byte. Around it lies a lognormal spread, and a
-share of all batches takes a multiple (a garbage collection, a page that was away). Over time a device may become slower,
-or be gone. Times are seconds since the beginning, on whatever clock the caller has.
+share of all batches takes a multiple (a garbage collection, a page that was away). Over time a device may become
+slower, or be gone. Times are seconds since the beginning, on whatever clock the caller has.
 """
 
 from __future__ import annotations

@@ -27,3 +27,11 @@ def write_json(path: Path, report: Mapping[str, object] | Sequence[object]) -> N
         path.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
         raise UnavailableError(f"the report {path} could not be written: {error.strerror}") from error
+
+
+def write_text(subject: str, path: Path, text: str) -> None:
+    """Write a text. Raises UnavailableError about the subject where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnavailableError(f"{subject} {path} could not be written: {error.strerror}") from error
