@@ -67,8 +67,8 @@ class Judge:
     def _recorded(self, now: float, load: Load, question: Question) -> Recorded | None:
         """Arrivals of the load at hand, moved together where more has to be coped with than came."""
         times, counts = load.arrivals.replayable(now, max(_RECORDED_MIN_S, load.arrivals.steady_s(now)))
-        if len(times) < 2 or now <= times[0]:
+        if len(times) < 2 or times[-1] <= times[0]:
             return None
-        part = float(counts.sum()) / (now - float(times[0])) / question.rate_planned
+        part = float(counts[1:].sum()) / float(times[-1] - times[0]) / question.rate_planned
         is_enough = part >= _ENOUGH
         return Recorded((times - times[0]) * (1.0 if is_enough else part), counts, self._luck, is_enough)

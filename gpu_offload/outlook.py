@@ -47,7 +47,10 @@ class Outlook:
         """
         good = np.flatnonzero(self.feasible())
         if not len(good):
-            return int(np.lexsort((self.wait_s, self.cost_per_million, self.load, self.p99_s))[0])
+            # What was not replayed where others were may only look good.
+            judged = np.flatnonzero(self.by_replay) if self.by_replay.any() else np.arange(len(self.p99_s))
+            keys = (self.wait_s[judged], self.cost_per_million[judged], self.load[judged], self.p99_s[judged])
+            return int(judged[np.lexsort(keys)[0]])
         costs = self.cost_per_million[good]
         near = good[costs <= self.question.settings.near_cheapest * costs.min()]
         keys = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.gpu_offload.guard import Guard
@@ -15,6 +15,7 @@ from millstream.gpu_offload.steadiness import Patience, Steadiness, Trouble
 SETTINGS = PlannerSettings()
 
 
+@settings(deadline=None)
 @given(took=st.lists(st.floats(1e-4, 0.5), min_size=5, max_size=80), records=st.integers(1, 65536))
 def test_whatever_probes_take_it_is_one_percent_and_the_last_one(took: list[float], records: int) -> None:
     probing, model = Probing(SETTINGS), ServiceModel()
@@ -25,7 +26,7 @@ def test_whatever_probes_take_it_is_one_percent_and_the_last_one(took: list[floa
             now += 0.1
         if probe is None:
             break
-        assert spent <= 0.01 * now
+        assert spent <= 0.01 * now + 1e-9
         probing.ran(now, "gpu0", seconds)
         spent, last = spent + seconds, seconds
         model.observed(now, probe.records, seconds)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.gpu_offload.change import ChangeDetector
@@ -26,6 +26,7 @@ def measured(law: object, sizes: tuple[int, ...] = SIZES, rounds: int = KNOWN_SA
     return model
 
 
+@settings(deadline=None)
 @given(fixed_us=st.floats(1, 50_000), per_event_us=st.floats(0.01, 500))
 def test_a_line_without_noise_is_found_exactly(fixed_us: float, per_event_us: float) -> None:
     service = measured(lambda n: (fixed_us + per_event_us * n) * 1e-6).service()
@@ -150,6 +151,7 @@ def test_noise_seldom_raises_an_alarm_and_a_shift_does(spread: float) -> None:
     assert shifts[0] == pytest.approx(1.1, abs=0.05 + 1.5 * spread)
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.floats(0.02, 50), min_size=1, max_size=200))
 def test_quantiles_of_a_histogram_are_within_its_steps(values: list[float]) -> None:
     histogram = Histogram()
