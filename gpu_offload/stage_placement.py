@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -34,12 +34,17 @@ from millstream.processor.stages.offload import OffloadStage
 
 _log: Final = EventLog(logging.getLogger("millstream.offload"))
 
+Purpose: TypeAlias = Literal["readmission", "calibration", "probe"]
+
 _USABLE: Final = ("ready", "suspect")
 # The way to the device's process and back, which its warm-up does not see; what is measured later replaces it.
 _HOP_S: Final = 150e-6
 # Too few for a size to be known by them alone: the machine may have been busy with starting, and a device that looks
 # too slow then would not be looked at again for minutes. Probes have the last word.
 _WARM_UP_RUNS: Final = 3
+# After a warm-up so many real batches, of two sizes, are computed beside the work without being counted as probes: once
+# for each start of a device, and the device has nothing else to do then.
+_CALIBRATIONS: Final = 24
 # Input comes in pieces of its own: a batch may be so much larger than planned before it is cut.
 _OVERSIZE: Final = 2
 _SHADOW_PAUSE_S: Final = 0.02
@@ -70,6 +75,7 @@ class StagePlacement:
         self._memory_cap = 2**31
         self._timings: Sequence[Timing] = ()
         self._wish: Probe | None = None
+        self._calibrations_left = 0
         self._next_shadow = 0.0
         self._next_sample = 0.0
         self._next_look = 0.0
@@ -190,6 +196,7 @@ class StagePlacement:
     def warmed(self, device: str, stage: str, timings: Sequence[Timing]) -> None:  # noqa: ARG002
         """What batches took in the device's process; taken in as soon as it is known what is done beside."""
         self._timings = timings
+        self._calibrations_left = _CALIBRATIONS
         if self._surroundings.is_known:
             self._calibrate()
 
@@ -249,14 +256,25 @@ class StagePlacement:
         if self._state == "half-open" and device == CPU:
             if _now() >= self._next_shadow:
                 self._next_shadow = _now() + _SHADOW_PAUSE_S
-                self._begin_probe(self._shadow(columns(), answer, is_probe=False))
+                self._begin_probe(self._shadow(columns(), answer, "readmission"))
+        elif self._calibrations_left and self._state in _USABLE and device == CPU:
+            if _now() >= self._next_shadow:
+                self._next_shadow = _now() + _SHADOW_PAUSE_S
+                self._begin_calibration(columns(), answer)
         elif self._wish is not None and self._wish.device != device:
             wish, self._wish = self._wish, None
             sample, expected = _resized(columns(), answer, wish.records)
             if wish.device == CPU:
                 self._begin_probe(self._compare_on_cpu(sample, expected))
             else:
-                self._begin_probe(self._shadow(sample, expected, is_probe=True))
+                self._begin_probe(self._shadow(sample, expected, "probe"))
+
+    def _begin_calibration(self, columns: ArrayColumns, answer: Mapping[str, Any]) -> None:
+        self._calibrations_left -= 1
+        records = columns.rows if self._wish is None else self._wish.records
+        if self._calibrations_left % 2:
+            records = max(1, records // 8)
+        self._begin_probe(self._shadow(*_resized(columns, answer, records), "calibration"))
 
     def _begin_probe(self, work: Any) -> None:
         self._probing = asyncio.get_running_loop().create_task(work)
@@ -267,7 +285,7 @@ class StagePlacement:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("offload.probe_failed", stage=self._name, reason=f"{type(error).__name__}")
 
-    async def _shadow(self, columns: ArrayColumns, expected: Mapping[str, Any], *, is_probe: bool) -> None:
+    async def _shadow(self, columns: ArrayColumns, expected: Mapping[str, Any], purpose: Purpose) -> None:
         if self._client is None:
             return
         shadow = await self._client.shadow(self._name, columns, expected)
@@ -275,7 +293,9 @@ class StagePlacement:
             return
         _add(self._counts.probes, GPU, 1)
         seconds = shadow.seconds + self._surroundings.seconds(columns.rows)
-        if is_probe or not shadow.equal:
+        if purpose == "calibration" and shadow.equal:
+            self._planner.calibrated(_now(), GPU, [(columns.rows, seconds)])
+        elif purpose == "probe" or not shadow.equal:
             self._planner.probed(_now(), GPU, columns.rows, seconds, shadow.equal, shadow.seconds)
 
     async def _compare_on_cpu(self, columns: ArrayColumns, found: Mapping[str, Any]) -> None:

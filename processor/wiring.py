@@ -181,11 +181,11 @@ async def run_embedded(
         until_caught_up=end.caught_up, on_outputs=collected.extend if collect else None, stays=end.caught_up
     )
     offload = _embedded_offload(devices)
+    _refuse_without_device(built, offload)
     engine = host(built, kafka, options, offload)
     shards = await _prepared_shards(engine, end.deadline)
     if shards is not None:
         membership = MembershipThread(place, membership_log_in_thread(kafka, built.name, loop))
-        _refuse_without_device(built, offload)
         held = node_devices(offload, "warning") if built.offloads else None
         await EmbeddedNode(engine, shards, membership, end, held).run()
     outputs, dead_letters = decoded_outputs(built, collected) if collect else ({}, [])

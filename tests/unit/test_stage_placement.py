@@ -61,7 +61,7 @@ def work(placement: StagePlacement, route: Route, count: int, seconds: float) ->
     columns = rows(count)
     placement.arrived(count, 100 * count)
     answer = functions.total(np, columns)
-    placement.observed(route, count, seconds, seconds / 2, lambda: columns, answer)
+    placement.observed(route, count, seconds, 0.99 * seconds, lambda: columns, answer)
 
 
 async def busy(placement: StagePlacement, seconds_each: float, for_s: float) -> None:
@@ -93,7 +93,7 @@ async def test_a_device_that_costs_too_much_is_not_even_wanted() -> None:
         await busy(placement, 0.0005, 2.5)
         assert not placement.wants_device
         assert placement.route(200).device == CPU
-        assert placement.report().counts.decisions["never-win"] > 0
+        assert "could not win" in placement.report().explanation
 
 
 async def test_a_right_answer_is_used() -> None:
