@@ -1,8 +1,10 @@
-"""Noticing that a device has become slower or faster than it was: Page-Hinkley's test, both ways.
+"""Noticing that a device has become slower or faster than it was: at once, and little by little.
 
-It sums up how far log(observed/predicted) lies from its usual value, less an allowance for drift, and alarms when the
-sum passes a threshold. Allowance and threshold grow with the usual spread, or noise would raise alarms
-(E. S. Page, Biometrika 1954; for normal noise a false alarm comes about once in exp(12) values).
+For a jump there is Page-Hinkley's test, both ways. It sums up how far log(observed/predicted) lies from its usual
+value, less an allowance for drift, and alarms when the sum passes a threshold. Allowance and threshold grow with the
+usual spread, or noise would raise alarms (E. S. Page, Biometrika 1954; for normal noise a false alarm comes about once
+in exp(12) values).
+What drifts slowly is found by the mean of the last seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ _CLIP: Final = 4.0
 _LEARN: Final = 30
 _FORGET: Final = 0.005
 _RECENT: Final = 64
+_DRIFT_MEAN_S: Final = 2.0
+_DRIFT_OFF: Final = 0.05
+_DRIFT_DEVIATIONS: Final = 4.0
 
 
 class ChangeDetector:
@@ -73,7 +78,42 @@ class ChangeDetector:
         newest = sorted(values[-changed:])
         return newest[len(newest) // 2] - self._mean
 
+    @property
+    def spread(self) -> float:
+        """The usual standard deviation of the log ratios."""
+        return math.sqrt(self._variance)
+
     def _learn(self, value: float, weight: float) -> None:
         away = value - self._mean
         self._mean += weight * away
         self._variance = (1.0 - weight) * (self._variance + weight * away * away)
+
+
+class DriftDetector:
+    """Fed with ratios of observed to expected times, whose mean is 1 while nothing drifts."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._weight = 0.0
+        self._sum = 0.0
+
+    def add(self, now: float, ratio: float, spread: float) -> float | None:
+        """Add one value; the mean of the last seconds where it is off by more than chance, then it begins anew.
+
+        `spread` is the usual standard deviation of the ratios.
+        """
+        kept = math.exp(-max(0.0, now - self._at) / _DRIFT_MEAN_S)
+        self._at = max(self._at, now)
+        self._weight = self._weight * kept + 1.0
+        self._sum = self._sum * kept + ratio
+        mean = self._sum / self._weight
+        if self._weight < _LEARN or abs(mean - 1.0) < max(
+            _DRIFT_OFF, _DRIFT_DEVIATIONS * spread / math.sqrt(self._weight)
+        ):
+            return None
+        self.begin_anew()
+        return mean
+
+    def begin_anew(self) -> None:
+        """What was before does not count any more."""
+        self._weight = self._sum = 0.0

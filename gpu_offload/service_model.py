@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from millstream.gpu_offload.change import ChangeDetector
+from millstream.gpu_offload.change import ChangeDetector, DriftDetector
 from millstream.gpu_offload.curve import BUCKETS, SIZES, Curve, Floats, Point, fit
 from millstream.gpu_offload.histogram import Histogram
 
@@ -115,6 +115,7 @@ class ServiceModel:
     def __init__(self) -> None:
         self._buckets = [_Bucket() for _ in range(BUCKETS)]
         self._changes = ChangeDetector()
+        self._drift = DriftDetector()
         self._changed_until = -math.inf
         self._curve: Curve | None = None
         self._service: Service | None = None
@@ -158,9 +159,10 @@ class ServiceModel:
         bucket.add(now, records, min(seconds, _MEAN_CLIP * expected), half_life_s)
         bucket.spread.add(now, ratio, half_life_s)
         shift = self._changes.add(math.log(ratio))
-        if shift is None:
+        drift = self._drift.add(now, min(ratio, _MEAN_CLIP), self._changes.spread)
+        if shift is None and drift is None:
             return is_enough
-        self._change(now, math.exp(shift))
+        self._change(now, math.exp(shift) if shift is not None else drift or 1.0)
         return True
 
     def _expected(self, records: int) -> float | None:
@@ -200,6 +202,7 @@ class ServiceModel:
     def _change(self, now: float, factor: float) -> None:
         """The device takes `factor` times as long as it did: correct what is known, and forget faster for a while."""
         self._changed_until = now + _CHANGED_FOR_S
+        self._drift.begin_anew()
         for bucket in self._buckets:
             bucket.corrected(factor)
         self._refit()

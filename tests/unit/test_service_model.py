@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.gpu_offload.change import ChangeDetector
+from millstream.gpu_offload.change import ChangeDetector, DriftDetector
 from millstream.gpu_offload.curve import Point, fit
 from millstream.gpu_offload.histogram import Histogram
 from millstream.gpu_offload.service_model import KNOWN_SAMPLES, ServiceModel
@@ -123,6 +123,29 @@ def test_a_device_that_becomes_three_times_slower_is_noticed_within_a_dozen_batc
     assert service is not None
     assert service.p50_s(150) == pytest.approx(3 * 295e-6, rel=0.15)
     assert service.p50_s(3000) == pytest.approx(3 * 1150e-6, rel=0.25), "sizes that were not seen again follow"
+
+
+def test_a_device_that_becomes_slower_little_by_little_is_followed() -> None:
+    random = np.random.default_rng(10)
+    model = measured(lambda n: (60e-6 + 10e-6 * n) * math.exp(random.normal(0.0, 0.15)), rounds=100)
+    off = []
+    for step in range(8000):
+        now = 2.0 + 0.005 * step
+        per_event_s = 10e-6 + 35e-6 * step / 8000
+        model.observed(now, 100, (60e-6 + per_event_s * 100) * math.exp(random.normal(0.0, 0.15)))
+        service = model.service() if step % 200 == 0 else None
+        if service is not None:
+            off.append(service.p50_s(100) / (60e-6 + per_event_s * 100))
+    assert min(off) > 0.88
+    assert max(off) < 1.1
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.25, 0.5])
+def test_noise_seldom_looks_like_a_drift(spread: float) -> None:
+    random = np.random.default_rng(11)
+    detector = DriftDetector()
+    ratios = np.exp(random.normal(-(spread**2) / 2, spread, 20_000))
+    assert sum(detector.add(0.005 * at, float(ratio), spread) is not None for at, ratio in enumerate(ratios)) <= 2
 
 
 def test_one_stall_changes_nothing_much() -> None:
