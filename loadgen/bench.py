@@ -41,12 +41,10 @@ from millstream.loadgen.bench_stage import Case, Sample, Stage
 from millstream.loadgen.bench_start import FirstOutput
 from millstream.loadgen.bench_throughput import Throughput
 from millstream.loadgen.bench_workloads import Work
-from millstream.loadgen.long_command import FAILED, INTERRUPTED, TO_MEND, run_command, telling
+from millstream.loadgen.long_command import run_command, telling
 from millstream.loadgen.report_file import write_json
 from millstream.processor.errors import SettingsError
 
-# Under these names the other commands have had them.
-__all__ = ["FAILED", "INTERRUPTED", "TO_MEND", "BenchSettings", "Screen", "main", "run_bench"]
 _EVENTS_MAX = 1_000_000_000
 _RUNS_MAX = 100
 _LONG_S = 600.0

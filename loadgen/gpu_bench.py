@@ -22,26 +22,18 @@ from rich.console import Console
 
 from millstream.gpu_offload.availability import cuda_devices
 from millstream.gpu_offload.device_choice import check_device
-from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
+from millstream.loadgen.bench import Screen
 from millstream.loadgen.gpu_bench_experiments import EXPERIMENTS, Bench, Experiment
 from millstream.loadgen.gpu_bench_report import page
+from millstream.loadgen.long_command import FAILED, TO_MEND, run_command
 from millstream.loadgen.report_file import check_report, write_json, write_text
-from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
+from millstream.processor.errors import MillstreamError, SettingsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Answers 0 where every experiment came to its end, 1 where one did not, 2 without a GPU."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _execute(arguments)
-    except SettingsError as error:
-        print(f"gpu-bench: {error}", file=sys.stderr)
-        return TO_MEND
-    except UnavailableError as error:
-        print(f"gpu-bench: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command("gpu-bench", lambda: _execute(arguments))
 
 
 def _execute(arguments: argparse.Namespace) -> int:

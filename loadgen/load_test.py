@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +30,15 @@ from millstream.connectors.kafka.settings_arguments import (
     kafka_settings_from,
     names_brokers,
 )
-from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
+from millstream.loadgen.bench import Screen
 from millstream.loadgen.bench_machine import Machine, Strain
 from millstream.loadgen.load_case import WARM_UP_RATE_MIN, CaseResult, LoadCase, run_case
 from millstream.loadgen.load_report import TARGETS, latency_table, process_table, remarks, result_as_json
+from millstream.loadgen.long_command import FAILED, run_command, telling
 from millstream.loadgen.picture import write_picture
 from millstream.loadgen.report_file import check_report, write_json
 from millstream.loadgen.verify import InputReading
-from millstream.processor.errors import MillstreamError, SettingsError, UnavailableError
+from millstream.processor.errors import SettingsError
 
 _SOAK_RATE = 50_000.0
 _RATE_MAX = 10_000_000
@@ -144,13 +144,7 @@ def run_load_test(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Answers 0 where nothing was lost, doubled or out of order, whatever the figures are."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _execute(arguments)
-    except SettingsError as error:
-        print(f"load-test: {error}", file=sys.stderr)
-        return TO_MEND
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command("load-test", lambda: _execute(arguments))
 
 
 def _execute(arguments: argparse.Namespace) -> int:
@@ -159,30 +153,20 @@ def _execute(arguments: argparse.Namespace) -> int:
     environ = {**os.environ, **kafka_environment(arguments)}
     kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
     results: list[CaseResult] = []
-    failure: MillstreamError | None = None
     strain = Strain.now()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Screen(Console(stderr=True)) as screen:
-            run_load_test(settings, kafka, environ, _seldom(screen.step), results)
-    except MillstreamError as error:
-        # The rates that were done before are worth telling.
-        failure = error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    _show(results)
-    try:
+
+    def tell() -> None:
+        _show(results)
         _write(arguments.json, results, _conditions(settings, strain, is_own_broker=kafka is None))
-    except UnavailableError as error:
-        failure = failure or error
-    if failure is not None:
-        print(f"load-test: {failure}", file=sys.stderr)
-    return exit_code(results, failure)
+
+    with telling(tell), Screen(Console(stderr=True)) as screen:
+        run_load_test(settings, kafka, environ, _seldom(screen.step), results)
+    return exit_code(results)
 
 
-def exit_code(results: Sequence[CaseResult], failure: MillstreamError | None) -> int:
-    """0 where everything ran and nothing was lost, doubled or out of order; a missed target changes nothing."""
-    return FAILED if failure is not None or not all(result.is_clean for result in results) else 0
+def exit_code(results: Sequence[CaseResult]) -> int:
+    """0 where nothing was lost, doubled or out of order; a missed target changes nothing."""
+    return 0 if all(result.is_clean for result in results) else FAILED
 
 
 def _seldom(step: Callable[[str], None]) -> Callable[[str], None]:

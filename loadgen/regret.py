@@ -15,13 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from millstream.loadgen.bench import FAILED, INTERRUPTED, TO_MEND, Screen
+from millstream.loadgen.bench import Screen
+from millstream.loadgen.long_command import FAILED, run_command
 from millstream.loadgen.picture import check_picture
 from millstream.loadgen.regret_cases import BUDGET_S, LEAD_S, cases
 from millstream.loadgen.regret_report import as_json, markdown, picture, planner_table, rivals_table
 from millstream.loadgen.regret_run import CaseResult, misses, run_case
 from millstream.loadgen.report_file import check_report, write_json, write_text
-from millstream.processor.errors import SettingsError, UnavailableError
+from millstream.processor.errors import SettingsError
 
 _TITLE = "The planner and others, by trace"
 
@@ -29,13 +30,7 @@ _TITLE = "The planner and others, by trace"
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Answers 0 where the planner has reached all that it was to reach, known limits apart; else 1."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _execute(arguments)
-    except (SettingsError, UnavailableError) as error:
-        print(f"regret: {error}", file=sys.stderr)
-        return TO_MEND if isinstance(error, SettingsError) else FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command("regret", lambda: _execute(arguments))
 
 
 def _execute(arguments: argparse.Namespace) -> int:
@@ -44,19 +39,28 @@ def _execute(arguments: argparse.Namespace) -> int:
     results: list[CaseResult] = []
     with Screen(Console(stderr=True)) as screen:
         for case in cases(arguments.seed, short=arguments.short):
-            if arguments.trace is None or arguments.trace in case.name:
+            if _is_chosen(case.name, arguments.trace):
                 screen.step(f"{case.name} ({case.site.name})")
                 results.append(run_case(case, arguments.seed, with_rivals=not arguments.alone))
+                _write(arguments, results)
     if not results:
         raise SettingsError("nothing to try", [f"no trace has {arguments.trace!r} in its name"])
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(planner_table(results))
     console.print(rivals_table(results))
+    return FAILED if any(misses(result) and not result.known_limit for result in results) else 0
+
+
+def _is_chosen(name: str, chosen: str | None) -> bool:
+    return chosen is None or any(part in name for part in chosen.split(","))
+
+
+def _write(arguments: argparse.Namespace, results: Sequence[CaseResult]) -> None:
+    """All files, after each case: the next one may be interrupted."""
     write_json(arguments.json, {"conditions": _conditions(arguments), "cases": [as_json(one) for one in results]})
     write_text("the picture", arguments.picture, picture(results, _TITLE))
     if arguments.markdown is not None:
         write_text("the tables", arguments.markdown, markdown(results))
-    return FAILED if any(misses(result) and not result.known_limit for result in results) else 0
 
 
 def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
@@ -77,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=7, help="of arrivals and service times (%(default)s)")
     parser.add_argument("--short", action="store_true", help="a third of each trace")
     parser.add_argument("--alone", action="store_true", help="the planner and the oracle, without the others")
-    parser.add_argument("--trace", metavar="NAME", help="only those with this in their names")
+    parser.add_argument("--trace", metavar="NAME,...", help="only those with one of these in their names")
     parser.add_argument("--json", type=Path, metavar="FILE", default=Path("regret.json"), help="(%(default)s)")
     parser.add_argument("--picture", type=Path, metavar="FILE", default=Path("regret.svg"), help="(%(default)s)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="the tables for a document")
