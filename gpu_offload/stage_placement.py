@@ -49,7 +49,7 @@ _CALIBRATIONS: Final = 24
 _OVERSIZE: Final = 2
 _SHADOW_PAUSE_S: Final = 0.02
 # Of small batches, which come by the thousand in a second, a sample is enough: that is what keeps the mark cheap.
-_SAMPLE_S: Final = 0.005
+_SAMPLE_S: Final = 0.02
 _LOOK_S: Final = 0.001
 
 

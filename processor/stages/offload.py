@@ -71,7 +71,8 @@ class OffloadStage:
         count = len(given.columns)
         time, pieces = _Time(None, 0.0), list[Piece[Answer]]()
         if count:
-            self.placement.arrived(count, given.columns.value.byte_count)
+            # No value is null here.
+            self.placement.arrived(count, int(given.columns.value.size.sum()))
             time, pieces = await self._answered(given, batch)
         written = write_back(given, pieces, self._layout, self._codec, self._identity, batch)
         if time.route is not None:

@@ -66,7 +66,7 @@ async def test_a_restart_of_a_shard_is_logged_since_no_node_is_there_to_do_it(
     log = MemoryLog(broker, "embedded")
     log.trouble.fail("end", OutcomeUnknownError("nobody answered"), after=True)
 
-    def in_memory(built: BuiltPipeline, _: object, options: RunOptions) -> Host:
+    def in_memory(built: BuiltPipeline, _kafka: object, options: RunOptions, _offload: object) -> Host:
         return Host(built, log, options)
 
     monkeypatch.setattr(wiring, "host", in_memory)
