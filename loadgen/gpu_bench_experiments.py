@@ -271,20 +271,28 @@ async def _faulted(one: Lab, kind: int, path: Path | None) -> dict[str, float]:
 async def equality(bench: Bench, found: Found) -> None:
     """E8: answers for rows that devices disagree about, and whether they are the same each time."""
     stages = example_stages()
-    for name, stage in stages.items():
-        rows = adversarial_rows(stage, 256 if bench.quick else 8192, seed=4)
-        with warnings.catch_warnings(action="ignore"):
-            expected = stage.offloadable.compute(rows, _resident(stage))
-        async with lab(bench.device, [stage], detection_s=10.0) as one:
-            await one.ready(stage)
-            answers = [await one.client.compute(stage.name, rows) for _ in range(3 if bench.quick else 20)]
-        given = [answer for answer in answers if answer is not None]
-        repeated = all(
-            answer[column].tobytes() == given[0][column].tobytes() for answer in given for column in given[0]
-        )
-        why = difference(stage, expected, dict(given[0]), stage.offloadable.equality) if given else "not computed"
-        found[name] = {"difference": why or "", "same_each_time": repeated, "runs": len(given)}
+    async with lab(bench.device, list(stages.values()), detection_s=10.0) as one:
+        for name, stage in stages.items():
+            found[name] = await _answers(bench, one, stage)
     found["accepted"] = not any(found[name]["difference"] for name in stages)
+
+
+async def _answers(bench: Bench, one: Lab, stage: StageDefinition) -> dict[str, Any]:
+    rows = adversarial_rows(stage, 256 if bench.quick else 8192, seed=4)
+    with warnings.catch_warnings(action="ignore"):
+        expected = stage.offloadable.compute(rows, _resident(stage))
+    await one.ready(stage)
+    tried = [await one.client.compute(stage.name, rows) for _ in range(3 if bench.quick else 20)]
+    given = [answer for answer in tried if answer is not None]
+    if not given:
+        return {"difference": "not computed", "same_each_time": False, "runs": 0}
+    return {
+        "difference": difference(stage, expected, dict(given[0]), stage.offloadable.equality) or "",
+        "same_each_time": all(
+            answer[column].tobytes() == given[0][column].tobytes() for answer in given for column in given[0]
+        ),
+        "runs": len(given),
+    }
 
 
 async def probing(bench: Bench, found: Found) -> None:

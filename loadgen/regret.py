@@ -44,15 +44,15 @@ def _execute(arguments: argparse.Namespace) -> int:
                 results.append(run_case(case, arguments.seed, with_rivals=not arguments.alone))
                 _write(arguments, results)
     if not results:
-        raise SettingsError("nothing to try", [f"no trace has {arguments.trace!r} in its name"])
+        raise SettingsError("nothing to try", [f"no trace has {arguments.trace[0]!r} in its name"])
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(planner_table(results))
     console.print(rivals_table(results))
     return FAILED if any(misses(result) and not result.known_limit for result in results) else 0
 
 
-def _is_chosen(name: str, chosen: str | None) -> bool:
-    return chosen is None or any(part in name for part in chosen.split(","))
+def _is_chosen(name: str, chosen: Sequence[str] | None) -> bool:
+    return chosen is None or any(part in name for part in chosen)
 
 
 def _write(arguments: argparse.Namespace, results: Sequence[CaseResult]) -> None:
@@ -81,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=7, help="of arrivals and service times (%(default)s)")
     parser.add_argument("--short", action="store_true", help="a third of each trace")
     parser.add_argument("--alone", action="store_true", help="the planner and the oracle, without the others")
-    parser.add_argument("--trace", metavar="NAME,...", help="only those with one of these in their names")
+    parser.add_argument(
+        "--trace", metavar="NAME", action="append", help="only those with this in their names; repeat it"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", default=Path("regret.json"), help="(%(default)s)")
     parser.add_argument("--picture", type=Path, metavar="FILE", default=Path("regret.svg"), help="(%(default)s)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="the tables for a document")
