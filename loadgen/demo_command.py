@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 from rich.console import Console
 
+from millstream.connectors.kafka.settings import KafkaSettings
 from millstream.connectors.kafka.settings_arguments import (
     add_kafka_arguments,
     kafka_environment,
@@ -20,11 +21,15 @@ from millstream.connectors.kafka.settings_arguments import (
 )
 from millstream.loadgen.demo import DemoSettings, Trouble, Usual, run_demo
 from millstream.loadgen.demo_nodes import WINDOW_S
+from millstream.loadgen.demo_offload import OffloadDemoSettings, run_offload_demo
+from millstream.loadgen.demo_offload_screen import OffloadScreen, print_offload_report
 from millstream.loadgen.demo_screen import Screen, print_report
 from millstream.processor.errors import SettingsError
 
 # With --kill-node and no other arguments, on two cores.
 DURATION_S: Final = 25.0
+# With --offload; half of it is the time for which a device that died is not trusted.
+OFFLOAD_S: Final = 70.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,32 +58,75 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"kill one of several nodes under load, and see the others take over (about {DURATION_S:.0f} s)",
     )
+    parser.add_argument(
+        "--offload",
+        action="store_true",
+        help=f"a stage that may run on a (simulated) device under a changing load, and the device killed "
+        f"(about {OFFLOAD_S:.0f} s; --seconds is for how long each act is shown, {OffloadDemoSettings().show_s:g})",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Show it, print verdict and figures, and answer 0 only when the verdict is clean."""
-    settings = settings_from(arguments)
-    environ = {**os.environ, **kafka_environment(arguments)}
-    kafka = kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
     # A service manager's SIGTERM must clean up like Ctrl-C does.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with Screen(Console(stderr=True), settings) as screen:
-            if settings.trouble is Trouble.KILL_NODE:
-                about_s = settings.seconds + DURATION_S - Usual.of(settings.nodes, settings.trouble).seconds
-                screen.announce(
-                    f"This takes about {about_s:.0f} s: a node is killed only when the others have heard its beats "
-                    f"for {WINDOW_S:g} s."
-                )
-            report = run_demo(settings, kafka, environ, screen.show)
+        return _offload_demo(arguments) if arguments.offload else _demo(arguments)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    settings = settings_from(arguments)
+    environ, kafka = _cluster(arguments)
+    with Screen(Console(stderr=True), settings) as screen:
+        if settings.trouble is Trouble.KILL_NODE:
+            about_s = settings.seconds + DURATION_S - Usual.of(settings.nodes, settings.trouble).seconds
+            screen.announce(
+                f"This takes about {about_s:.0f} s: a node is killed only when the others have heard its beats "
+                f"for {WINDOW_S:g} s."
+            )
+        report = run_demo(settings, kafka, environ, screen.show)
     if arguments.json:
         print(orjson.dumps(report.as_json()).decode())
     else:
         print_report(Console(), report, settings)
     return 0 if report.is_clean else 1
+
+
+def _offload_demo(arguments: argparse.Namespace) -> int:
+    settings = offload_settings_from(arguments)
+    environ, kafka = _cluster(arguments)
+    with OffloadScreen(Console(stderr=True)) as screen:
+        screen.announce(f"This takes about {OFFLOAD_S:.0f} s: a device that died is not trusted for half a minute.")
+        report = run_offload_demo(settings, kafka, environ, screen.show, screen.announce)
+    if arguments.json:
+        print(orjson.dumps(report.as_json()).decode())
+    else:
+        print_offload_report(Console(), report)
+    return 0 if report.is_clean else 1
+
+
+def _cluster(arguments: argparse.Namespace) -> tuple[dict[str, str], KafkaSettings | None]:
+    """What nodes are started with, and the cluster that was named, if one was."""
+    environ = {**os.environ, **kafka_environment(arguments)}
+    return environ, kafka_settings_from(arguments, os.environ) if names_brokers(arguments, os.environ) else None
+
+
+def offload_settings_from(arguments: argparse.Namespace) -> OffloadDemoSettings:
+    """What is asked for with `--offload`. Raises SettingsError for what it has no place for."""
+    named = {name: getattr(arguments, name) for name in ("rate", "workers", "partitions")}
+    given = [f"--{name}" for name, value in named.items() if value is not None]
+    given += [flag for flag, is_on in (("--kill", arguments.kill), ("--kill-node", arguments.kill_node)) if is_on]
+    given += ["--nodes"] if arguments.nodes != DemoSettings().nodes else []
+    if given:
+        raise SettingsError(
+            "the demo cannot start",
+            [f"--offload sets load and node by what the CPU can do; leave out {', '.join(given)}"],
+        )
+    asked = {"show_s": arguments.seconds, "seed": arguments.seed}
+    return OffloadDemoSettings(**{name: value for name, value in asked.items() if value is not None})
 
 
 def settings_from(arguments: argparse.Namespace) -> DemoSettings:
