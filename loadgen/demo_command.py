@@ -29,7 +29,7 @@ from millstream.processor.errors import SettingsError
 # With --kill-node and no other arguments, on two cores.
 DURATION_S: Final = 25.0
 # With --offload; half of it is the time for which a device that died is not trusted.
-OFFLOAD_S: Final = 70.0
+OFFLOAD_S: Final = 90.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -80,11 +80,10 @@ class Director:
             return False
         if self._seen_at is None and act.until(seen):
             self._seen_at = now
-        if self._seen_at is not None:
-            if now - self._seen_at < self._show_s:
-                return False
+        if self._seen_at is not None and now - self._seen_at >= self._show_s and act.until(seen):
+            # It still is so: the next act builds on it.
             self._number += 1
-        elif now - self._begun < act.within_s:
+        elif now - self._begun < act.within_s + (self._show_s if self._seen_at is not None else 0.0):
             return False
         elif act.can_fail:
             self._number += 1

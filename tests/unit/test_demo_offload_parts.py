@@ -23,8 +23,9 @@ def test_an_act_goes_on_until_it_has_shown_what_it_is_for_and_a_little_longer() 
     director = Director(0.0, show_s=2.0, acts=(FIRST, SECOND))
     assert not director.go_on(5.0, on("cpu"))
     assert not director.go_on(6.0, on("gpu"))
-    assert not director.go_on(7.9, on("cpu"))
-    assert director.go_on(8.0, on("cpu"))
+    assert not director.go_on(7.9, on("gpu"))
+    assert not director.go_on(8.0, on("cpu"))
+    assert director.go_on(9.0, on("gpu"))
     assert director.act is SECOND
 
 
@@ -33,6 +34,11 @@ def test_what_is_not_seen_in_time_ends_the_show_unless_the_act_can_fail() -> Non
     assert not director.go_on(9.9, on("cpu"))
     assert director.go_on(10.0, on("cpu"))
     assert (director.act, director.not_seen) == (None, "first")
+    director = Director(0.0, show_s=1.0, acts=(FIRST, SECOND))
+    assert not director.go_on(9.5, on("gpu"))
+    assert not director.go_on(10.9, on("cpu"))
+    assert director.go_on(11.0, on("cpu"))
+    assert director.not_seen == "first"
     director = Director(0.0, show_s=1.0, acts=(SECOND, FIRST))
     assert director.go_on(10.0, on("gpu"))
     assert (director.act, director.not_seen) == (FIRST, None)
