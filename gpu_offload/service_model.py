@@ -35,6 +35,8 @@ _CHANGED_FOR_S: Final = 30.0
 _MEAN_CLIP: Final = 5.0
 # What older measurements are still worth after a change, when their times have been corrected by the shift.
 _CORRECTED_WEIGHT: Final = 0.2
+# A size that is measured no more follows the others' changes this far, and no further: noise would carry it anywhere.
+_UNSEEN_MAX: Final = 4.0
 # With less than this behind it a bucket's spread is looked at together with all others'.
 _SPREAD_OWN: Final = 200.0
 
@@ -78,7 +80,7 @@ def certain(curve: Curve, records_high: float = float(SIZES[-1])) -> Service:
 class _Bucket:
     """Measurements of batches of about one size."""
 
-    __slots__ = ("at", "count", "early", "records", "seconds", "spread", "weight")
+    __slots__ = ("at", "count", "early", "records", "seconds", "spread", "unseen", "weight")
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,6 +89,8 @@ class _Bucket:
         self.records = 0.0
         self.seconds = 0.0
         self.spread = Histogram()
+        # The product of all corrections since it was measured itself.
+        self.unseen = 1.0
         # Until there is something to compare with, the first ones are kept as they are.
         self.early: list[tuple[int, float]] = []
 
@@ -94,13 +98,16 @@ class _Bucket:
         kept = 0.5 ** (max(0.0, now - self.at) / half_life_s)
         self.at = max(self.at, now)
         self.count += 1
+        self.unseen = 1.0
         self.weight = self.weight * kept + 1.0
         self.records = self.records * kept + records
         self.seconds = self.seconds * kept + seconds
 
     def corrected(self, factor: float) -> None:
         """After a change: as if all had been measured now, but with little weight."""
-        self.seconds *= factor * _CORRECTED_WEIGHT
+        before = self.unseen
+        self.unseen = min(_UNSEEN_MAX, max(1.0 / _UNSEEN_MAX, before * factor))
+        self.seconds *= self.unseen / before * _CORRECTED_WEIGHT
         self.records *= _CORRECTED_WEIGHT
         self.weight *= _CORRECTED_WEIGHT
 

@@ -201,3 +201,18 @@ def test_points_that_lie_far_off_bend_a_line_little() -> None:
     curve = fit(points)
     assert curve.fixed_s == pytest.approx(1e-4, rel=0.1)
     assert curve.per_event_s == pytest.approx(1e-6, rel=0.1)
+
+
+def test_a_size_that_is_measured_no_more_is_not_carried_away_by_the_noise_of_another() -> None:
+    for seed in range(4):
+        random, model, now = np.random.default_rng(seed), ServiceModel(), 0.0
+        for _ in range(50):
+            now += 0.01
+            model.observed(now, 1, 400e-6)
+        for spell in range(40):
+            for _ in range(50):
+                now += 0.05
+                model.observed(now, 1000, 0.1 * (1 if spell % 2 else 4) * math.exp(0.5 * random.standard_normal()))
+        service = model.service()
+        assert service is not None
+        assert 400e-6 / 5 < service.p50_s(1) < 400e-6 * 5, f"seed {seed}"
