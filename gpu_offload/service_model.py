@@ -36,7 +36,9 @@ _MEAN_CLIP: Final = 5.0
 # What older measurements are still worth after a change, when their times have been corrected by the shift.
 _CORRECTED_WEIGHT: Final = 0.2
 # A size that is measured no more follows the others' changes this far, and no further: noise would carry it anywhere.
-_UNSEEN_MAX: Final = 4.0
+# To be slow by mistake costs a chance; to be quick by mistake costs all others theirs.
+_UNSEEN_SLOWER_MAX: Final = 64.0
+_UNSEEN_FASTER_MAX: Final = 8.0
 # With less than this behind it a bucket's spread is looked at together with all others'.
 _SPREAD_OWN: Final = 200.0
 
@@ -106,7 +108,7 @@ class _Bucket:
     def corrected(self, factor: float) -> None:
         """After a change: as if all had been measured now, but with little weight."""
         before = self.unseen
-        self.unseen = min(_UNSEEN_MAX, max(1.0 / _UNSEEN_MAX, before * factor))
+        self.unseen = min(_UNSEEN_SLOWER_MAX, max(1.0 / _UNSEEN_FASTER_MAX, before * factor))
         self.seconds *= self.unseen / before * _CORRECTED_WEIGHT
         self.records *= _CORRECTED_WEIGHT
         self.weight *= _CORRECTED_WEIGHT
