@@ -8,7 +8,8 @@ made dearer could win.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from millstream.gpu_offload.decision import Candidate, ReasonCode
@@ -21,17 +22,28 @@ _QUICKER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A device's best candidate, and what its cheapest feasible one costs (its best one's where none is feasible)."""
+    """A device's best candidate, and what its cheapest feasible one costs (its best one's where none is feasible).
+
+    `load_lowest` is what the load would be with the batches that suit the device best: how it compares where nothing
+    keeps up, and the batches of two candidates may be of any two sizes. `keeps_up` tells whether the candidate does.
+    """
 
     candidate: Candidate
     cost_per_million: float
+    load_lowest: float
+    keeps_up: bool
 
 
 def standing_of(outlook: Outlook) -> Standing:
     """How a device stands."""
     candidate = outlook.candidate(outlook.best())
     cost = outlook.cheapest_cost()
-    return Standing(candidate, candidate.cost_per_million if cost is None else cost)
+    return Standing(
+        candidate,
+        candidate.cost_per_million if cost is None else cost,
+        float(outlook.load.min()),
+        candidate.load < outlook.question.settings.stable_load,
+    )
 
 
 def winner(standing: Mapping[str, Standing], cpu: str) -> str:
@@ -42,7 +54,19 @@ def winner(standing: Mapping[str, Standing], cpu: str) -> str:
     good = {name: one for name, one in standing.items() if one.candidate.is_feasible}
     if good:
         return min(good, key=lambda name: (good[name].cost_per_million, name != cpu))
-    return min(standing, key=lambda name: (standing[name].candidate.p99_s, standing[name].candidate.load, name != cpu))
+    are_alike = _are_alike(standing.values())
+    return min(standing, key=lambda name: (*_slowness(standing[name], are_alike=are_alike), name != cpu))
+
+
+def _are_alike(standing: Iterable[Standing]) -> bool:
+    """Whether the p99s can be compared: the formula may promise a fraction of what a replay has seen."""
+    return len({one.candidate.by for one in standing}) == 1
+
+
+def _slowness(one: Standing, *, are_alike: bool) -> tuple[float, float]:
+    # Of what does not keep up, a replay of a few seconds knows how late it was by then, and that is all.
+    p99_s = one.candidate.p99_s if one.keeps_up else math.inf
+    return p99_s if are_alike else math.inf, one.load_lowest
 
 
 def follow(
@@ -60,15 +84,17 @@ def follow(
 
     `waited_s` is for how long the load has been one for `wanted`, if it came to be that only by waiting.
     """
-    own, other = standing[current].candidate, standing[wanted].candidate
+    own, other = standing[current], standing[wanted]
     if wanted == current:
         steadiness.settle()
         return current, _code(current, standing, is_backlog=is_backlog)
-    if not own.is_feasible:
+    if not own.candidate.is_feasible:
         steadiness.settle()
-        if other.is_feasible:
+        if other.candidate.is_feasible:
             return wanted, _code(wanted, standing, is_backlog=is_backlog)
-        is_quicker = other.p99_s < _QUICKER * own.p99_s or other.load < _QUICKER * own.load
+        are_alike = _are_alike((own, other))
+        pairs = zip(_slowness(other, are_alike=are_alike), _slowness(own, are_alike=are_alike), strict=True)
+        is_quicker = any(theirs < _QUICKER * ours for theirs, ours in pairs)
         return (wanted if is_quicker else current), "backlog" if is_backlog else "slo-infeasible"
     if is_dwelling:
         return current, "dwell"

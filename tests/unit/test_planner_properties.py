@@ -64,6 +64,15 @@ def choice(
     dearer=st.tuples(st.floats(1.0, 5.0), st.floats(1.0, 5.0), st.floats(1.0, 5.0)),
 )
 @example((1e-5, 6.485661573815625e-5), (1e-5, 6.485661573815625e-5), 26_981.0, 0, "leased", 1.0, (3.0, 1.0, 1.0))
+@example(
+    (0.0008912177608293619, 3.517885919237003e-05),
+    (0.0008912177608293619, 3.517885919237003e-05),
+    161_835.0,
+    0,
+    "leased",
+    1.0,
+    (2.0, 1.0, 1.0),
+)
 @example((6e-5, 5e-5), (2.5e-4, 3e-7), 15_000.0, 0, "share", 1.0, (1.0, 1.0, 1.2))
 def test_a_gpu_made_dearer_or_slower_is_never_chosen_where_it_was_not_before(
     cpu: Costs,
