@@ -14,8 +14,11 @@ import numpy as np
 from rich.console import Console
 
 from millstream.connectors.kafka.warm_up import warm_kernels
+from millstream.gpu_offload.replay import warm_up
 from millstream.loadgen.accounting import FIRST_SIZE, Books, Observed
 from millstream.loadgen.event_fields import event_fields
+from millstream.loadgen.regret_cases import cases
+from millstream.loadgen.regret_run import run_case
 from millstream.loadgen.workload import Workload, WorkloadSettings
 
 
@@ -25,10 +28,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compile, or find compiled, all kernels of workers, generator and judge; answers 0."""
+    """Compile, or find compiled, all kernels of workers, planner, generator, judge and regret trials; answers 0."""
     del arguments
     with Console(stderr=True).status("") as status:
-        for part, warm in (("workers", warm_kernels), ("generator", warm_generator), ("judge", warm_judge)):
+        for part, warm in (
+            ("workers", warm_kernels),
+            ("planner", warm_up),
+            ("generator", warm_generator),
+            ("judge", warm_judge),
+            ("regret trials", warm_trials),
+        ):
             status.update(f"compiling the kernels of the {part}")
             warm()
     return 0
@@ -37,6 +46,12 @@ def execute(arguments: argparse.Namespace) -> int:
 def warm_generator() -> None:
     """Every kernel of the load generator is compiled afterwards."""
     Workload(WorkloadSettings()).next_events(np.zeros(1, np.int64))
+
+
+def warm_trials() -> None:
+    """Every kernel of the planner's trials is compiled afterwards."""
+    case = next(iter(cases(0, short=True)))
+    run_case(case, 0, with_rivals=False)
 
 
 def warm_judge() -> None:
