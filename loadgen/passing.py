@@ -28,6 +28,8 @@ _MOVING: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.REPLICA_NOT_AVAILABLE,
+        # A leader that is new answers so until its followers have caught up.
+        KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
