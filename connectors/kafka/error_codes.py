@@ -61,6 +61,7 @@ class Code(IntEnum):
     UNKNOWN_PRODUCER_ID = 59
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
@@ -89,6 +90,8 @@ RETRIABLE = frozenset(
         Code.KAFKA_STORAGE_ERROR,
         Code.FENCED_LEADER_EPOCH,
         Code.UNKNOWN_LEADER_EPOCH,
+        # A leader that is new and whose followers have not caught up.
+        Code.OFFSET_NOT_AVAILABLE,
         Code.UNSTABLE_OFFSET_COMMIT,
         Code.THROTTLING_QUOTA_EXCEEDED,
         Code.UNKNOWN_TOPIC_ID,
