@@ -3,8 +3,8 @@
     generator ──> input topic ──> node (agent, worker, device's process) ──> output topic ──> judge, check of scores
 
 The device is simulated: a real process that takes as long as a law says. The network's cost on the CPU is measured
-first; the law and the load are set by it, so that what the planner ought to do is clear on any machine. What it does
-is its own choice, and is read from the node's log and `/status`.
+first; the law and the load are set by it, so that what the planner ought to do is clear on a machine with little else
+to do. What it does is its own choice, and is read from the node's log and `/status`.
 """
 
 from __future__ import annotations

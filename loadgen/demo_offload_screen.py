@@ -4,41 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from millstream.loadgen.demo_offload import OffloadProgress
 from millstream.loadgen.demo_offload_report import OffloadDemoReport
 from millstream.loadgen.demo_offload_watch import LogLine, Seen, Switch
+from millstream.loadgen.live_screen import LiveScreen
 
 _NEWS_SHOWN: Final = 8
 
 
-class OffloadScreen:
+class OffloadScreen(LiveScreen):
     """Progress on stderr: a view that is redrawn, or a line for each act and event where nobody watches."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        super().__init__(console)
         self._what = ""
         self._told = 0
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def announce(self, what: str) -> None:
-        """Something to be known before it begins; it stays on the screen."""
-        self._say(what)
 
     def show(self, at: OffloadProgress) -> None:
         """Show how far the demo is."""
@@ -53,9 +39,6 @@ class OffloadScreen:
         if what != self._what:
             self._say(f"now: {what}")
             self._what = what
-
-    def _say(self, what: str) -> None:
-        self._console.print(what, highlight=False, markup=False, soft_wrap=True)
 
 
 def news_text(line: LogLine) -> str:

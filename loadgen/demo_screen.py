@@ -6,16 +6,16 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from millstream.connectors.kafka.onlooker import Sight
 from millstream.loadgen.demo import DemoProgress, DemoReport, DemoSettings
 from millstream.loadgen.demo_nodes import Takeover
+from millstream.loadgen.live_screen import LiveScreen
 from millstream.processor.status_view import ShardRow
 
 _BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -55,29 +55,15 @@ class Throughput:
         return "".join(_BARS[round(rate / highest * (len(_BARS) - 1))] for rate in self.rates)
 
 
-class Screen:
+class Screen(LiveScreen):
     """Progress on stderr: a view that is redrawn, or a line for each new phase and event where nobody watches."""
 
     def __init__(self, console: Console, settings: DemoSettings) -> None:
-        self._console = console
+        super().__init__(console)
         self._events = settings.events
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._waiting_for = ""
         self._notes_told = 0
         self._throughput = Throughput()
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def announce(self, what: str) -> None:
-        """Something to be known before it begins; it stays on the screen."""
-        self._say(what)
 
     def show(self, at: DemoProgress) -> None:
         """Show how far the demo is."""
@@ -91,9 +77,6 @@ class Screen:
         if at.waiting_for != self._waiting_for:
             self._say(f"waiting for {at.waiting_for}")
             self._waiting_for = at.waiting_for
-
-    def _say(self, what: str) -> None:
-        self._console.print(what, highlight=False, markup=False, soft_wrap=True)
 
     def _parts(self, at: DemoProgress) -> Iterator[RenderableType]:
         table = Table(show_header=False, box=None)
